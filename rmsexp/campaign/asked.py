@@ -41,7 +41,7 @@ class Timing:
         return next(iter(self.jobs.values())).setting_folder
 
     def locked(self) -> AbstractContextManager[None]:
-        """Let no other worker measure inside the context. Raises: RunLockedError if one does."""
+        """Hold this setting's lock of timings in the context. Raises: RunLockedError on entry if it is taken."""
         return Lock(self.folder / ".timing.lock", self.folder).held()
 
     def is_left(self) -> bool:

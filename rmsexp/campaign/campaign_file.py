@@ -63,7 +63,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Seeds:
-    """The tuning seeds, and numbers of final seeds: at least, at most, and as needed (None: not known yet)."""
+    """Tuning seeds; the least, greatest and needed number of final seeds (needed is None until known)."""
 
     tune: tuple[int, ...]
     min_seeds: Count

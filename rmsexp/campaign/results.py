@@ -177,7 +177,7 @@ class Campaign(CampaignFile):
 
     @cached_property
     def choice(self) -> dict[str, selection.Choice]:
-        """The chosen rate of each arm; none before the tuning is finished, and none for stable ranges."""
+        """The choice of each arm, whose rate is None if all runs diverged; empty until tuned, and for stable ranges."""
         if self.tolerance is not None:
             return {}
         if not self.is_tuned:
@@ -220,7 +220,7 @@ class Campaign(CampaignFile):
 
     @cached_property
     def by_rate(self) -> ByRate:
-        """The test scores of the final runs that ended; NaN for diverged runs."""
+        """Scores of ended final runs by norm, rate and seed; NaN for diverged runs."""
         return self._by_rate("final", self.every_arm)
 
     @cached_property

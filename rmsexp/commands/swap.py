@@ -71,7 +71,7 @@ class UserModel:
     device: str
 
     def build(self, norm: str, impl: str) -> tuple[nn.Module, Conversion | None]:
-        """Return a new model and what was replaced in it. ``norm``: AS_IS, a key of TORCHS, or a norm to convert to."""
+        """Return a new model and its conversion. ``norm``: AS_IS (None), a key of TORCHS, or a norm, with ``impl``."""
         from rmsexp.config import norm_words
         from rmsexp.norms import composed, convert
 
@@ -89,7 +89,7 @@ class UserModel:
         return model, done
 
     def can_be(self, norm: str, impl: str) -> bool:
-        """Return whether layers can be replaced by a norm in this form."""
+        """Return whether ``norm`` in ``impl`` can replace any layer."""
         try:
             done = self.build(norm, impl)[1]
         except ValueError:  # also ConfigError

@@ -263,14 +263,14 @@ def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values_of(keys: Any, values: Any) -> Any:
-    """Return ``values`` without the keys that the nested dicts ``keys`` do not have, and without minus zero."""
+    """Return ``values`` with only the keys of the nested dicts ``keys``, and with 0.0 for -0.0."""
     if isinstance(keys, dict) and isinstance(values, dict):
         return {key: _values_of(keys[key], values[key]) for key in keys}
     return values + 0.0 if isinstance(values, float) else values
 
 
 def fit(schema: type, content: DictConfig, prefix: str) -> Any:
-    """Return an instance of a dataclass from a config, after checking types and values. Raises: ConfigError."""
+    """Return a config as a checked ``schema``; messages put ``prefix`` before its keys. Raises: ConfigError."""
     return _instance(_merge(schema, content, prefix), prefix)
 
 

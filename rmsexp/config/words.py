@@ -169,7 +169,7 @@ def _set(composed: DictConfig, override: Override) -> None:
         raise ConfigError(f"{word} names several runs: add -m for a sweep")
     try:
         if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
-            raise ConfigError(f"{word}: {key} has a value, which {key}=… changes")
+            raise ConfigError(f"{word}: {key} exists; change it by {key}=…")
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]

@@ -1,6 +1,6 @@
 """Measure how long a probe takes on this machine while it is quiet, and store that as the machine's baseline speed.
 
-Probes of two processes differ even on a quiet machine, as a process keeps its memory where it got it. So the reference
+Times of probes differ between processes even on a quiet machine, as a process keeps the memory pages it got. So this
 is the median over several fresh processes, which train a small model between the probes, as timings do.
 """
 

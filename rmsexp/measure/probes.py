@@ -47,7 +47,7 @@ class Times(NamedTuple):
 
 
 class Probe:
-    """The memory of the probe, which is allocated once per process (``probe``)."""
+    """Takes probes, in memory of its own; :func:`probe` makes one per process."""
 
     def __init__(self) -> None:
         parts = -(-2 * (machine.largest_cache() or 0) // SWEPT)
@@ -97,9 +97,9 @@ def path_of(identity: str) -> Path:
 
 
 def read() -> Reference | None:
-    """Return the reference of this machine and of this probe's work.
+    """Return this machine's baseline speed for this probe; None if its file is missing.
 
-    It is None if there is none. If there is one that cannot be used, a line on standard error says why.
+    It is also None if the file cannot be used; a line on standard error then says why.
     """
     try:
         path = path_of(machine_id())

@@ -38,7 +38,7 @@ def normal(std: float) -> Initialiser:
 
 
 def lecun_normal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw from the normal distribution with mean 0 and standard deviation ``n_in^-0.5``; the weight is (n_out, n_in).
+    """Fill the weight, (n_out, n_in), with normal draws of mean 0 and standard deviation ``n_in^-0.5``.
 
     Source: LeCun et al. 1998, Efficient BackProp, Eq. 16.
     """

@@ -104,7 +104,7 @@ class GRU(Recurrence):
     together. The reset gate is applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two bias
     vectors at zero.
 
-    Layers ``…_x`` map the input, and ``…_h`` the hidden state. The weights of the gates have the rows of r, then of u.
+    Layers ``…_x`` map the input, and ``…_h`` the hidden state. The gates' weights stack the rows of r and of u.
 
     ``norm``: creates the layers. ``name``: beginning of the names of the sites. ``bias_of_state``: add the biases b and
     d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second GRU of the decoder of Nematus.
@@ -242,9 +242,9 @@ def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tenso
 
 
 def affine(*sides: Sequence[Linear]) -> Tensor:
-    """Return gains and shifts of the norms of layers, ``(sides, 2, features)``; the second axis is gain and shift.
+    """Return gains, or ones, and shifts, or zeros, of the layers' norms: [:, 0] and [:, 1] of ``(sides, 2, features)``.
 
-    Each argument is one side: the layers of the input, or those of the state, whose features are concatenated.
+    Each argument is one side, such as the layers of the input, whose features are concatenated.
     """
     rows = []
     for sites in sides:

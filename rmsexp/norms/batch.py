@@ -160,7 +160,7 @@ class BatchNorm(Normaliser):
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`.
 
-        torch.compile traces this method whole, except with a mask whose padding is excluded.
+        torch.compile traces this method whole, unless a mask excludes padding from batch statistics.
         """
         self.check_input(x)
         if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)

@@ -36,12 +36,12 @@ class Layer(NamedTuple):
     Attributes:
         name: its name in ``model.named_modules()``.
         module: the layer.
-        depth: the number, from 0, of the block in which it is; None outside of blocks. Blocks are the elements of lists
-            of modules, such as ``layers.3``.
+        depth: the number, from 0, of its block among those with normalisation layers; None outside. Blocks are the
+            elements of lists of modules, such as ``layers.3``.
         layers: the number of blocks with normalisation layers.
-        role: what it normalises: "query", "key" or "value" by its name; else "attention" or "feed-forward" by the name
-            of the module around it or by its place among the layers of its block; "convolution" for feature maps;
-            outside of blocks "embedding" before the first and "output" after it.
+        role: what it normalises. In a block: "convolution" for feature maps; else "query", "key" or "value" by its
+            name; else "attention" or "feed-forward" by the module around it or its place in the block. Outside of
+            blocks: "embedding" before the first, "output" after it.
     """
 
     name: str

@@ -164,8 +164,8 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``.
 
-    The config is read only if the run has not ended. One whose record contradicts that it has ended is unknown. Other
-    runs may have an unfinished line of metrics, which is written again.
+    The config is read unless the run finished. An ended run with a missing or damaged file is unknown. In other runs a
+    cut last line of metrics is no problem, as it is written again.
     """
     if not folder.exists():
         return Run(folder, NOT_STARTED, 0)

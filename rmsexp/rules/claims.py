@@ -132,7 +132,8 @@ class Verdict:
         """
         if self.claim.margin is None:
             return math.nan
-        return max(-self.low, self.high) if self.claim.test == EQUIVALENCE else max(0.0, -self.low)
+        # max keeps a NaN only if it comes first
+        return max(-self.low, self.high) if self.claim.test == EQUIVALENCE else max(-self.low, 0.0)
 
 
 class Joint(NamedTuple):

@@ -55,7 +55,7 @@ def slopes(sizes: Sequence[float], scores: Sequence[Seeds]) -> dict[int, float]:
 
 
 def rates_between(sizes: Sequence[float], first: float, last: float) -> list[float]:
-    """Return the rates at the sizes between the first and the last, whose rates are given."""
+    """Return the rates of the sizes between the first and the last, interpolated on log-log axes."""
     shares = [math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0]) for size in sizes[1:-1]]
     return [float(f"{first * (last / first) ** share:.{DIGITS}g}") for share in shares]
 

@@ -49,8 +49,8 @@ def p_of_ranks(scores: Array) -> float:
     """Return the p-value of the exact one-sided sign-flip test that column 0 is better than column 1.
 
     All runs are ranked together, ties by their mean rank, diverged runs (-inf) last. The statistic is the sum over
-    pairs of the difference of ranks. p is its share, among all 2^n ways to swap the two runs of each pair, that reaches
-    the observed sum. The shares are computed pair by pair, which gives the same result as listing all ways.
+    pairs of the difference of ranks. p is the share of the 2^n ways to swap runs within pairs whose sum is at least the
+    observed one, computed by a convolution over pairs, with the result of listing all ways.
 
     ``scores``: oriented scores, higher is better, shape ``(pairs, 2)``.
     """

@@ -114,9 +114,9 @@ class Task(TaskBase):
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
         self._windows = (size - context) // context
         if self._windows < self.config.batch_size:
+            needed = (self.config.batch_size + 1) * context
             raise ValueError(
-                f"the training text has {size:,} tokens, too few for a step: {self.config.batch_size} sequences of "
-                f"{context} tokens; lower batch_size or context"
+                f"the training text has {size:,} tokens, but a step needs {needed:,}; lower batch_size or context"
             )
         held_out = self._tokens.splits[self.target.split]
         bytes_per_token = self._tokens.tokeniser.lengths[held_out].mean()

@@ -308,7 +308,7 @@ def require_calls_of_add(model: nn.Module) -> Iterator[None]:
             del layer.add
     if unused := {type(layer).__name__ for layer in own if type(layer) not in called}:
         reason = "this task's model never calls it; choose another task or remove it"
-        raise ConfigError(f"{min(unused)}.add would have no effect: {reason}")
+        raise ConfigError(f"the class {min(unused)} has an add, but {reason}")
 
 
 def _values(loss: Tensor, objective: Objective) -> Tensor:

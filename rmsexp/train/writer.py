@@ -71,8 +71,8 @@ class Writer:
     def end(self, status: Status, step: int) -> None:
         """Close the loggers with the status of the run, after ``step`` steps.
 
-        Write ``run.json`` again if the run diverged, since it has the contention up to the last checkpoint, or if
-        something was switched off; loggers may fail at their end.
+        Then write ``run.json`` again if the run diverged, for the contention since the last checkpoint, or if a part
+        was switched off, such as a logger that fails here.
         """
         self.step = step
         self._to_loggers("close", status)

@@ -76,10 +76,10 @@ ALONE = Conditions()
 def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
-    If a launcher repeats the command, ``force`` is ignored: the run of the first time continues.
+    If a launcher repeats the command, ``force`` is ignored. Errors in the run give the outcome "failed".
 
-    Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
-    before raises, such as SystemExit if submitit has requeued its job.
+    Raises: lock.RunLockedError if another process writes this run; OSError if the folder cannot be locked; after
+    SIGUSR2, what the earlier handler raises, such as SystemExit if submitit has requeued its job.
     """
     # Compute and cache these now: source files may be edited while the run goes on with the code that it has loaded.
     provenance.code()

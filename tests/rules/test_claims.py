@@ -90,6 +90,7 @@ def test_the_smallest_margin_is_that_at_which_a_claim_would_hold() -> None:
         assert verdict(claim(test, margin=found.smallest_margin * 0.999), *runs(difference)).outcome == "inconclusive"
     assert verdict(claim("noninferiority"), *runs(5)).smallest_margin == 0
     assert math.isnan(verdict(claim("superiority"), *runs(1)).smallest_margin)
+    assert math.isnan(verdict(claim("noninferiority"), [1.0], [1.0]).smallest_margin)
 
 
 @pytest.mark.parametrize(("untrained", "trains"), [(12.0, True), (13.4, False), (15.0, False)])

@@ -91,7 +91,7 @@ def _compared(target: statistics.Target, step: int | None) -> str:
 
 
 def _machine(runs: pd.DataFrame) -> str:
-    """Return implementation and machine, with the machine's identity where names do not tell machines apart."""
+    """Return a line on implementation, precision, device (with its id where names are ambiguous), threads and torch."""
     machines = runs[["device", "machine"]].dropna().astype(str).drop_duplicates()
     ambiguous = machines["device"].duplicated(keep=False)
     devices = machines["device"].where(~ambiguous, machines["device"] + " (" + machines["machine"] + ")")

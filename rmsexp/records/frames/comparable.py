@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
     @property
     def pooled(self) -> pd.DataFrame:
-        """The timing records that are pooled in ``rows``: those of ``records`` that are not left out."""
+        """The timing records that are pooled in ``rows``: those whose ``left_out`` is empty."""
         return self.records[self.records["left_out"] == ""]
 
 
@@ -204,9 +204,9 @@ def _pooled(rows: list[Row]) -> Row:
 
 
 def machine(row: Row) -> str:
-    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it.
+    """Return the name of a row's processor, with the machine's id in parentheses if the records have it.
 
-    The identity of a machine with a GPU ends with the name of the GPU, which is then the processor.
+    On a GPU the processor is the GPU, whose name is cut from the end of the id.
     """
     processor, identity = str(row["processor"]), str(row["machine"])
     return processor if identity == processor else f"{processor} ({identity.removesuffix(f', {processor}')})"

@@ -30,8 +30,7 @@ def named(records: Records) -> list[Quantity]:
 def of_curves(records: Records) -> list[Quantity]:
     """Return the :func:`named` quantities, as curves show them.
 
-    Runs that get a score have few evaluations of whole splits, so their held-out quantities are of the
-    validation sample.
+    For runs with a score, held-out quantities are of the validation sample, as whole splits are rarely evaluated.
     """
     found = named(records)
     if statistics.target(records).scored:

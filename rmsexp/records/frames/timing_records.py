@@ -197,7 +197,7 @@ def pooled(seconds: Sequence[NDArray[np.float64]], ratios: Sequence[Interval]) -
 
 
 def over(ratios: Sequence[Interval]) -> Interval:
-    """Return the mean of the ratios of several processes with its t-interval over them (:func:`over_processes`).
+    """Return the geometric mean of several processes' ratios with its t-interval (:func:`over_processes`).
 
     Of one process it is its ratio, with the interval over its rounds (:func:`rmsexp.rules.ratios.paired_ratio`).
     """

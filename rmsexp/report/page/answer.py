@@ -30,9 +30,9 @@ class Answer(NamedTuple):
 
 
 def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> Answer:
-    """Return the first view.
+    """Return sentences and table of the first view.
 
-    ``reports``: those of settings that are not of campaigns with a claim :func:`about_scores`. ``decided``: the
+    ``reports``: of settings outside of campaigns :func:`about_scores`. ``decided``: the
     verdicts of campaigns as numbers. ``savings``: :func:`rmsexp.report.plots.savings.rows`, by implementation.
     """
     over = about_scores(decided)

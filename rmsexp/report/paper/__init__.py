@@ -17,12 +17,12 @@ CELL = r"^(?P<value>\S+)(?: ± (?P<spread>\S+))?(?: \((?P<remark>.*)\))?$"
 
 @cache
 def numbers() -> pd.DataFrame:
-    """Return all numbers.
+    """Return the paper's numbers.
 
     Columns: ``ROW``, ``norm``, ``value``, ``spread``.
 
     ``table`` is the source, such as "Table 2". ``norm`` is the name of a series in lower case. Metrics
-    that our records have, too, have the same names and units as there: errors and recalls are fractions, times are
+    of our records have the same names and units as there: errors and recalls are fractions, times are
     ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set on which the
     number was measured. ``spread``: the printed standard deviation of a time, NaN if there is none. The frame is
     cached: do not change it.

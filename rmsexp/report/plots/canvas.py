@@ -156,7 +156,7 @@ def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
 def marked(count: int, shift: float = 0.5) -> list[int]:
     """Return the indices of about ``MARKED`` points of a line that get a marker; all of them if there are few.
 
-    ``shift``: where the marker is between two of these points, from 0 to 1, so that those of equal lines differ.
+    ``shift``, in [0, 1): the position within the interval between markers, so that those of equal lines are apart.
     """
     if count <= 2 * MARKED:
         return list(range(count))

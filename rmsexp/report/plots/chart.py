@@ -145,7 +145,7 @@ def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
 
 
 def beyond(marks: Sequence[Mark], low: float, high: float) -> list[str]:
-    """Return a note on the highest and one on the lowest value of marks, if it is beyond this range of the y axis."""
+    """Return up to two notes: on the highest and on the lowest value of marks, if outside of this range of y."""
     highest = max(marks, key=lambda mark: np.max(mark.y))
     lowest = min(marks, key=lambda mark: np.min(mark.y))
     ends = (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y)))

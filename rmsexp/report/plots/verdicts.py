@@ -94,7 +94,7 @@ def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: 
 
 
 def rates(campaign: Campaign, looks: Looks) -> Panel:
-    """Return the score of each norm of a campaign against its rate.
+    """Return a panel of each norm's score against its rate.
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges. Runs
     that are far worse than most do not set the range of the y axis: arrows at its edge are at their rates.

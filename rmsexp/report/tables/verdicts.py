@@ -245,9 +245,9 @@ def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame
 def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
-    A claim that one campaign has refuted is refuted, whatever the others will find. A campaign that is not finished
-    counts only on a task on which no other one is. The outcome has "*" if one of the outcomes has remarks, and "†" if
-    one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
+    A claim that one campaign has refuted is refuted, whatever the others will find. An unfinished campaign
+    counts only on a task without a finished one. The outcome has "*" if one of the outcomes has remarks, and "†" if one
+    of those that decide it has a :func:`note_on_rates`. ``rows``: those of the claim in :func:`table`.
     """
     left_in = {*rows["campaign"]}
     concerned = [campaign for campaign in campaigns if campaign.name in left_in]

@@ -223,7 +223,7 @@ def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 def with_layout(x: Tensor, like: Tensor) -> Tensor:
-    """Return ``x`` with the strides of ``like``, as a copy if it has others."""
+    """Return ``x``, or, if its strides differ, a copy with the strides and dtype of ``like``."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
