@@ -248,7 +248,7 @@ def gpu_hours() -> str:
             "steps": f"{steps:,}",
             "ms per step": f"{each.median_seconds_per_1k_steps:.0f}",
         }
-        rows.append(row | {"hours": f"{hours:.1f}", "GB": f"{each.peak_bytes / 1e9:.1f}"})
+        rows.append(row | {"hours": f"{hours:.1f}", "GPU memory, GB": f"{each.peak_bytes / 1e9:.1f}"})
     return table(rows)
 
 

@@ -45,7 +45,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     """Return the overrides that words of a command line stand for: with home folders, and norms by their names.
 
     ``norm=layernorm`` is ``norm=ln``, unless ``config_dir`` has a norm of that name; ``norms=ln,rms`` is
-    ``norms=[ln,rms]``; ``norm.class=…`` is ``norm.module=…``.
+    ``norms=[ln,rms]``; ``norm.class=…`` (``module+class=…``) is ``norm.module=…``.
 
     Raises: ConfigError for a key of Hydra that has no effect here.
     """
@@ -54,7 +54,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
-    words = [f"norm.module={word[11:]}" if word.startswith("norm.class=") else word for word in words]
+    words = [re.sub(r"(^norm\.|\+)class=", r"\1module=", word) for word in words]
     return [_with_names(expand_home(word), known) for word in words]
 
 
