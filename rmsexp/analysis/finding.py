@@ -20,8 +20,8 @@ HEADING_WIDTH = 9  # characters to which column headings are wrapped
 class Finding:
     """The result of an analysis: tables.
 
-    The name of a table is a path below the output folder, or a whole path, without the suffix. ``contradictions``: a
-    line for each result that contradicts the paper.
+    The name of a table is its path without the suffix, absolute or below the output folder. ``contradictions``: a line
+    for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]

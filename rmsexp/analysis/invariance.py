@@ -94,11 +94,11 @@ def analyse() -> Finding:
 
 
 def ticks(values: pd.Series) -> pd.Series:
-    """Return a tick or a cross for each value that there is."""
+    """Return a tick for each true value and a cross for each false one; NaN stays NaN."""
     return values.map(lambda value: TICK if value else CROSS, na_action="ignore")
 
 
 def by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
-    """Return a column of the table with a row per norm and a column per transformation."""
+    """Return the column ``values`` of a table, reshaped to a row per norm and a column per transformation."""
     wide = table.pivot(index="norm", columns="transformation", values=values)
     return wide.loc[list(dict.fromkeys(table["norm"])), list(TRANSFORMATIONS)]

@@ -105,7 +105,7 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
 
 
 def write(asked: Items, item: Item) -> Path:
-    """Draw an item, write its files, and return that of its text."""
+    """Draw an item, write its files, and return the path of the Markdown file."""
     parts = [_part(asked, item, *each) for each in zip(item.groups, asked.groups[item.name], strict=True)]
     sources = item_tables.sources(asked.scale, parts)
     drawn = _drawn(item, parts, sources)
@@ -140,7 +140,7 @@ def _part(asked: Items, item: Item, group: Group, rows: dict[str, list[Run]]) ->
 
 
 def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:
-    """Return the comparison with most norms of a timing, and of these the one of highest rank; None if none has any."""
+    """Return the comparison with most series of a timing, of equals the first; None if none has any."""
 
     def shared(comparison: comparable.Comparison) -> int:
         return len(set(timing.jobs) & set(comparison.rows["series"]))

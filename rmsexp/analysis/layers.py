@@ -40,7 +40,7 @@ def read(run: Path) -> pd.DataFrame:
 
 
 def chart(title: str, table: pd.DataFrame) -> Chart:
-    """Return the figure: a row of two panels for each quantity, over depth and over steps."""
+    """Return the figure: two panels for each quantity that has values, over depth and over steps."""
     looks = style.looks(names.in_order(table["series"]))
     panels = []
     for quantity in (name for name in QUANTITIES if table[name].notna().any()):
@@ -61,9 +61,10 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
 
 
 def analyse(runs: Sequence[Path], out: Path) -> Finding:
-    """Draw a figure for each setting of the runs, and return a table for it: the means over layers at the last step.
+    """Write a figure for each setting of the runs, ``<out>/<task>-<setting>.png``, and return a table for each.
 
-    Raises: ValueError and OSError if a run cannot be read, or a figure cannot be written.
+    The tables have means over layers and seeds at the last step of each series. Raises: ValueError and OSError if a run
+    cannot be read, or a figure cannot be written.
     """
     settings, tables = dict[Path, list[pd.DataFrame]](), []
     for run in runs:

@@ -1,1 +1,1 @@
-"""The files of a run: written, read, continued, and (frames) as data frames with their statistics."""
+"""Write and read the files of a run, and continue it; ``frames`` loads runs and timings as data frames."""

@@ -3,15 +3,16 @@
 The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides files of its task and loggers it holds
 
 - ``config.yaml``: the resolved config;
-- ``run.json``: identity, data set, parameter counts and ``sessions``, one entry per process whose steps are in it;
+- ``run.json``: identity, data set, parameter counts, and ``sessions``: an entry for the last process that worked on
+  the run, and for each earlier one whose steps were kept;
 - ``metrics.jsonl``: one row per line (see :meth:`RunFolder.append`);
 - ``status.json``: status and step (see :meth:`RunFolder.write_status`), replaced atomically;
 - ``checkpoints/``;
 - ``own_code/``: the sources of the user's own modules, of the last session;
-- ``traceback.txt``: the traceback of an unexpected error, if one ended the last process of the run.
+- ``traceback.txt``: the traceback of the last unexpected error, until the run has finished or diverged.
 
-What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and, of a run that has
-ended, of the metrics.
+Later changes of two files are noticed when they are read: ``status.json`` contains a digest of its other content and,
+once the run has finished or diverged, one of ``metrics.jsonl``.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ class Parts(TypedDict):
 
 
 class Probes(TypedDict):
-    """The probes of a process. ``median``: over ``number`` probes. ``reference``: of the machine while it is quiet."""
+    """The probes of a process. ``median``: over ``number`` probes. ``reference``: of the quiet machine, if known."""
 
     number: Count
     median: Parts
@@ -87,9 +88,9 @@ class Probes(TypedDict):
 
 
 class ContentionContent(TypedDict):
-    """What disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`).
+    """Whether other work disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`).
 
-    ``probes``: of timings (:mod:`rmsexp.measure.probes`) and of older runs.
+    ``probes``: only timings (:mod:`rmsexp.measure.probes`) and older runs have them.
     """
 
     # the last two are the words of records until 29 November 2026
@@ -116,7 +117,7 @@ class Git(TypedDict, total=False):
 
 
 class Session(TypedDict):
-    """One process that worked on a run, or measured."""
+    """One process that worked on a run, or measured for a timing."""
 
     from_step: NotRequired[Count]
     started: NotRequired[str]
@@ -233,7 +234,7 @@ class RunFolder:
         run: str | None = None,
         checkpoint: int | None = None,
     ) -> None:
-        """Replace ``status.json``, with a digest of its content and, if the run has ended, of the metrics.
+        """Replace ``status.json``, with a digest of its content and, of a finished or diverged run, one of the metrics.
 
         ``error``: why a run diverged, failed or was interrupted. ``run``: the name of the run. ``checkpoint``: the step
         of the last checkpoint, 0 if there is none; None: unknown.
@@ -266,32 +267,29 @@ class RunFolder:
         return status
 
     def read_run(self) -> RunContent:
-        """Return the content of ``run.json``.
-
-        Raises: OSError or ValueError if the file is missing or damaged.
-        """
+        """Return the content of ``run.json``. Raises: OSError or ValueError if the file is missing or damaged."""
         return read_typed(self.run_path, RunContent)
 
     def write_sources(self, sources: Mapping[str, bytes]) -> None:
-        """Write the sources of the user's own modules, by name, so that others can read what was trained."""
+        """Write the user's own modules, sources by module name, to ``own_code/<name>.py``, for people to read."""
         for name, source in sources.items():
             (self.path / OWN_CODE).mkdir(exist_ok=True)
             atomic.write_atomic(self.path / OWN_CODE / f"{name}.py", source)
 
     def read_sources(self) -> dict[str, bytes]:
-        """Return the sources that :meth:`write_sources` has written, as data."""
+        """Return the sources that :meth:`write_sources` has written, by module name; {} if there are none."""
         return {path.stem: read_regular(path) for path in (self.path / OWN_CODE).glob("*.py")}
 
     def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
-        Keys of a row: ``step, epoch, examples`` (since the run began), ``split`` (train, valid or a test set), ``loss``
-        (mean per prediction), the task's other metrics, and ``seconds`` (by the clock's bucket, since the run began).
-        Training rows also have ``objective`` (the training objective), ``grad_norm`` (norm of the gradient before
-        clipping), ``lr`` and ``predictions`` (their number in the steps of the row). Their values are means over the
-        steps since the previous training row, except ``lr``, the rate of the last step, and ``predictions``.
+        The trainer's rows have ``step, epoch, examples, seconds`` (by bucket of the clock), all since the run began,
+        ``split`` (train, valid, valid_sample or a test set), ``loss`` (mean per prediction) and the task's other
+        metrics; None for values that are not finite. A training row is about the steps since the previous one and also
+        has ``predictions`` (how many), ``objective`` and ``grad_norm`` (means over steps of the training objective
+        and of the gradient's norm before clipping), and ``lr`` (of the last step).
 
-        Raises: RunLockedError if another process may have taken over the run.
+        Raises: RunLockedError if another process may have taken over the run; ValueError for NaN or an infinite value.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.check_lock()
@@ -302,10 +300,7 @@ class RunFolder:
             return file.tell()
 
     def cut_metrics(self, length: int) -> None:
-        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
-
-        Raises: ValueError if the file is shorter.
-        """
+        """Cut the metrics to ``length`` bytes; a restarted run writes the rest again. Raises: ValueError if shorter."""
         found = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
         if found < length:
             missing = f"has {found} bytes, fewer than the {length} at its last checkpoint"
@@ -317,7 +312,8 @@ class RunFolder:
     def read_metrics(self) -> tuple[list[Row], str | None]:
         """Return the rows of the metrics up to the first damaged line, and a message about the damage (or None).
 
-        Damage is a line that is no row, or a change since the run has ended (see :meth:`write_status`).
+        Damage is a line that is no row, or a change since the run finished or diverged (see :meth:`write_status`).
+        Raises: OSError if the file is missing or cannot be read.
         """
         try:
             status: Mapping[str, Any] = self.read_status()  # first: a living process may append rows meanwhile
@@ -335,7 +331,7 @@ class RunFolder:
 
 
 def digest_of_sources(sources: Mapping[str, bytes]) -> str:
-    """Return a digest of modules' sources, by name, which sessions have under ``own_code``; "" without modules."""
+    """Return a digest of sources by module name, the value of ``own_code`` in sessions; "" if there are none."""
     digest = hashlib.sha256()
     for name, source in sorted(sources.items()):
         digest.update(name.encode() + b"\0" + source)
@@ -368,7 +364,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def number(value: object) -> float:
-    """Return a value of a record as a float; NaN for anything but a finite number that is not impossibly large."""
+    """Return a value of a record as a float; NaN if it is no number, or its absolute value is above ``LARGEST``."""
     return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST else math.nan
 
 
@@ -377,16 +373,17 @@ def _digest(content: Mapping[str, object]) -> str:
 
 
 def left_out(root: Path, module: str) -> str:
-    """Return the line by which the command ``module`` says that it leaves out ``<root>/reference``; "" without it."""
+    """Return a line that says that the command ``module`` leaves out ``<root>/reference``; "" without this folder."""
     reference = root / REFERENCE
     return f"left out: the committed records; for them: {command(module, str(reference))}" if reference.is_dir() else ""
 
 
 def find(root: Path, pattern: str) -> list[Path]:
-    """Return the files below ``root`` that match, sorted.
+    """Return the sorted files below ``root`` whose paths end like ``pattern``; its last part must have no wildcards.
 
     Hidden folders, the committed records in ``<root>/reference`` and folders whose names are not UTF-8 are left out.
-    Links to folders are followed, unless they lead to a folder below ``root``, or to one that was searched already.
+    Links to folders are followed, unless they lead to ``root``, the target of an earlier link, a folder below one of
+    these, or a folder that contains ``root``.
     """
     searched, found, name = [root.resolve()], list[Path](), PurePath(pattern).name
 
@@ -423,7 +420,7 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
 def metrics_text(row: Row, metric: str | None) -> str:
     """Return loss and another ``metric`` of an evaluation's row for printing, such as "loss 0.5432, error 0.1234".
 
-    Values that are not finite are left out.
+    A value that is missing, or None because it was not finite, is left out.
     """
     values = {key: row[key] for key in ("loss", metric) if key is not None and isinstance(row.get(key), int | float)}
     return ", ".join(f"{key} {value:.4f}" for key, value in values.items())

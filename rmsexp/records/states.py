@@ -1,4 +1,4 @@
-"""What a run's folder holds: what earlier processes left, to be continued, and the state of the run, to be shown."""
+"""Read a run's folder: what earlier processes left, to continue the run, and the state of the run, to show it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIFFERENCES = {
 
 
 class RefusedError(ReportedError, ValueError):
-    """A run is refused: its folder holds another run than the job's, or a damaged record. Only its status changes."""
+    """Refused: the run in a job's folder has another name, config or data, or is damaged. Status and log may change."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Past:
     def refuse_other(self, notes: Mapping[str, str] | None = None, **now: Any) -> None:
         """Raise RefusedError if what is known of the run now differs from what it began with.
 
-        ``notes``: those of the task, with the digests of its tokens. ``now``: values by the other keys of
-        ``DIFFERENCES``: the run's name, its resolved config and the digest of its data. What the record lacks is not
+        ``notes``: the task's notes, with the digests of its tokens. ``now``: the run's name as ``run``, its resolved
+        config as ``config``, the digest of its data as ``data``. What is not given, or the record lacks, is not
         compared.
         """
         own: Mapping[str, Any] = self.run or {}
@@ -108,9 +108,9 @@ class Past:
                 )
 
     def has_ended(self, max_steps: int) -> bool:
-        """Return whether the run has diverged or reached a number of steps, according to its status.
+        """Return whether the run diverged, or finished with at least ``max_steps`` steps, according to its status.
 
-        Raises: RefusedError if the run has ended, and the other files contradict that.
+        Raises: RefusedError if it diverged or finished, but another file is missing or the metrics are damaged.
         """
         if self.status is None or self.status["status"] not in record.ENDED:
             return False
@@ -134,10 +134,10 @@ def name_of(job: config.Job) -> str:
 class Run:
     """The state of a run.
 
-    ``state``: one of ``STATES``, or ``NOT_STARTED``. ``steps``: number of steps of the whole run; None: unknown, as are
-    other values that are None. ``evaluation``: the target metric at the last one. ``seconds``: time of the run's
-    processes so far, without warm-up. ``seconds_left``: that of the other steps at the pace so far; 0 if the run has
-    ended. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
+    ``state``: one of ``STATES``, or ``NOT_STARTED``. ``steps``: number of steps of the whole run. ``evaluation``: the
+    last one, such as "valid error 0.1234", or "". ``seconds``: time of the run's processes so far, without warm-up.
+    ``seconds_left``: time of the remaining steps at the pace so far; 0 if the run has ended. These numbers are None if
+    unknown. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
     """
 
     folder: Path
@@ -162,17 +162,17 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the state of the run in a folder. What cannot be read is named in its ``problems``.
+    """Return the state of the run in a folder; ``problems`` names the files that cannot be read.
 
-    The config is read unless the run finished. An ended run with a missing or damaged file is unknown. In other runs a
-    cut last line of metrics is no problem, as it is written again.
+    The config is read unless the run finished. A finished or diverged run with a missing or damaged file has the state
+    ``UNKNOWN``. In other runs damaged lines of metrics are no problem: a cut last line is written again.
     """
     if not folder.exists():
         return Run(folder, NOT_STARTED, 0)
     files, problems = record.RunFolder(folder), list[str]()
 
     def content(read: Callable[..., Any], *arguments: Any, missing: bool) -> Any:
-        """Return what ``read`` returns, or {}, with a problem, for a damaged or (with ``missing``) missing file."""
+        """Return what ``read`` returns, or {}. A damaged file is a problem; a missing one only with ``missing``."""
         try:
             return read(*arguments)
         except FileNotFoundError as error:
@@ -209,7 +209,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> str:
-    """Return the last evaluation in the rows: on the target's split, else that which selects, else any."""
+    """Return the last evaluation as text, or "": on the target's split, else the selection split, else any."""
     metric, splits = str(target.get("metric")), (target.get("split"), target.get("selection"))
     evaluations = [row for row in rows if row["split"] != "train" and metric in row]
     by_split = {row["split"]: row for row in evaluations if row["step"] == evaluations[-1]["step"]}
@@ -218,7 +218,7 @@ def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> s
 
 
 def _seconds(row: record.Row) -> float | None:
-    """Return the time in all buckets of the clock but the warm-up, or None."""
+    """Return the seconds in all buckets of the clock but the warm-up; None if they are missing or impossible."""
     buckets = row.get("seconds")
     if not isinstance(buckets, dict):
         return None

@@ -96,13 +96,14 @@ class Verdict:
 
     Attributes:
         difference: the mean difference of the finished pairs; NaN if there is none.
-        low, high: the interval; an end is infinite where diverged runs leave no bound; NaN if there is no interval.
+        low, high: the interval; an end is infinite where diverged runs, or scores known only to be at least as good,
+            leave no bound; NaN if there is no interval.
         level: the confidence level of the interval: 0.9, in a family higher.
         alone: the interval at level 0.9, as if the claim stood alone.
         against_zero: "better" or "worse" if the two-sided interval at level 0.95 lies wholly above or below 0, else "".
         p, adjusted_p: the p-value of the test, and with Bonferroni's correction; 1 if the claim cannot be supported.
         rates: the standard deviation of the difference that comes from the choice of rates, sqrt(R_a² + R_b²) / 2, and
-            is counted in the interval; NaN if it is not known, and then the interval is that at the chosen rates.
+            is counted in the interval; NaN if it is not known, and then the interval does not count it.
         pairs: the number of pairs that were tested.
         diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
     """
@@ -274,7 +275,7 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
 
 
 def _place(claim: Claim, outcome: str) -> str:
-    """Return where the interval lies, the reason for an outcome."""
+    """Return where the interval lies, such as "wholly within ±0.5", for the reason of an outcome."""
     bound = {EQUIVALENCE: "±{:g}", SUPERIORITY: "0", NONINFERIORITY: "-{:g}"}[claim.test].format(claim.margin)
     inside, outside = ("within", "beyond") if claim.test == EQUIVALENCE else ("above", "below")
     where = {SUPPORTED: f"wholly {inside}", REFUTED: f"wholly {outside}"}

@@ -1,4 +1,4 @@
-"""What claims may be about in place of the score: how it changes along a ladder, and the stable range of rates.
+"""What claims may be about in place of the score: the slope of scores along a ladder, and the stable range of rates.
 
 Slope. A ladder is a series of sizes x_1 < … < x_k, such as numbers of steps. The slope of a norm with a seed is that of
 the least-squares line through its scores over log2 x, in the unit of the score per doubling. Rates are chosen at both
@@ -29,8 +29,8 @@ class Range(NamedTuple):
     """The stable range of a norm.
 
     Attributes:
-        low, high: its ends.
-        at_least: whether the range reaches an end of the grid, so that it is at least this wide.
+        best, low, high: the best rate of the grid, and the ends of the range.
+        at_least: whether the range reaches an end of the grid, so that it may be wider than measured.
         beside: the rates on both sides of each end of the range; where it reaches an end of the grid, that end.
     """
 
@@ -47,7 +47,7 @@ class Range(NamedTuple):
 
 
 def slopes(sizes: Sequence[float], scores: Sequence[Seeds]) -> dict[int, float]:
-    """Return the slope of each seed that has a score at every size; NaN if one of them diverged (NaN)."""
+    """Return the slope by seed, for the seeds with a score at every size; NaN if a score of the seed is NaN."""
     x = np.log2(sizes)
     weights = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
     common = set.intersection(*(set(of_size) for of_size in scores))
@@ -55,13 +55,13 @@ def slopes(sizes: Sequence[float], scores: Sequence[Seeds]) -> dict[int, float]:
 
 
 def rates_between(sizes: Sequence[float], first: float, last: float) -> list[float]:
-    """Return the rates of the sizes between the first and the last, interpolated on log-log axes."""
+    """Return the rates of sizes between the ends, linear on log-log axes; ``first``, ``last``: those at the ends."""
     shares = [math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0]) for size in sizes[1:-1]]
     return [float(f"{first * (last / first) ** share:.{DIGITS}g}") for share in shares]
 
 
 def stable_range(scores: Rates, mode: str, tolerance: float) -> Range | None:
-    """Return the stable range of the mean scores; None if a seed diverged (NaN) at every rate.
+    """Return the stable range of the mean scores; None if every rate has a seed that diverged (NaN).
 
     Args:
         scores: the scores by rate and seed.
@@ -92,7 +92,7 @@ def stable_range(scores: Rates, mode: str, tolerance: float) -> Range | None:
 def runs_of_range(
     scores: Rates, grid: Sequence[float], seeds: Sequence[int], mode: str, tolerance: float
 ) -> list[tuple[float, int]]:
-    """Return all runs of a norm, rate and seed, that its range asks for by the scores so far; it may ask for more."""
+    """Return the runs (rate, seed) that the range of a norm needs by the scores so far; it may need more after them."""
     runs = [(rate, seeds[0]) for rate in grid]
     while all(seed in scores.get(rate, {}) for rate, seed in runs):
         found = stable_range(
@@ -107,7 +107,7 @@ def runs_of_range(
 
 
 def widths(scores: Rates, seeds: Sequence[int], mode: str, tolerance: float) -> dict[int, float]:
-    """Return the pseudo-value of the width for each seed; NaN if a seed diverged at every rate."""
+    """Return the pseudo-value of the width for each seed; all NaN if every rate has a seed that diverged."""
     whole = stable_range(scores, mode, tolerance)
     if whole is None:
         return dict.fromkeys(seeds, math.nan)

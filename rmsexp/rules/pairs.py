@@ -20,7 +20,7 @@ class Pairs:
 
     Attributes:
         finished: seeds of pairs of which both runs finished.
-        diverged_a, diverged_b: seeds of pairs of which only this run diverged.
+        diverged_a, diverged_b: seeds of pairs of which only the run of a, or only that of b, diverged.
         diverged_both: seeds of pairs of which both runs diverged. They have no scores here.
         missing: seeds of pairs of which at least one run is missing.
         scores: oriented scores, higher is better, shape ``(finished + diverged_a + diverged_b, 2)``, in this order of

@@ -1,4 +1,4 @@
-"""What reports draw and tabulate of a run against steps and time: metrics on splits, which its task names.
+"""Metrics on splits that a task names for reports, which draw and tabulate them against steps and time.
 
 This module imports only the standard library, because both the trainer and the comparisons import it.
 """
@@ -31,7 +31,7 @@ class Quantity:
 
     @property
     def factor(self) -> float:
-        """The shown value over the recorded value."""
+        """The shown value divided by the recorded value: 100 for the unit "%", else 1."""
         return 100.0 if self.unit == "%" else 1.0
 
 

@@ -30,7 +30,7 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
 
     The ratio is exp of m, the interquartile mean of x = log(seconds / reference). This mean leaves out the lowest and
     the highest quarter of the n rounds, so a few disturbed rounds hardly change it, and it has less variance than the
-    median. h rounds are left, and w is x clipped to their range:
+    median. h rounds are left, and w is x clipped to their range (h = n, w = x if n < ``FEWEST_CLIPPED``):
 
         error² = sum((w - mean(w))²) / (h (h - 1)) · (1 + r) / (1 - r)
 

@@ -1,4 +1,4 @@
-"""How many seeds the claims of a campaign need, from the spread of the differences at its first look.
+"""How many seeds the claims of a campaign need, from the spread of the differences over the seeds that run first.
 
 The claims are tested once, with the number of seeds that is decided here. The decision uses the standard deviation of
 the differences alone, not their mean, so it does not depend on which norm is ahead.
@@ -31,12 +31,12 @@ def needed(
 
     Without such a number it is ``most``. Claims of equivalence and non-inferiority count if the campaign does not fix
     their number of seeds, at least two pairs are finished, and diverged runs and the uncertainty of the rates leave
-    support possible. Their power is for a true difference of 0, the standard deviation of the differences at these
-    seeds, and the uncertainty of the rates; the pairs that have diverged so far are taken off their number.
+    support possible. Their power is for a true difference of 0, the standard deviation of the differences at ``seeds``,
+    the uncertainty of the rates, and the number of seeds less those of ``seeds`` without a finished pair.
 
     Args:
         claims, scores, mode, uncertainty: as for :func:`rmsexp.rules.claims.decide`.
-        seeds: the seeds of the first look.
+        seeds: the seeds that were run first.
         most: the largest number of seeds.
     """
     count = len(seeds)
@@ -59,10 +59,10 @@ def power(
 ) -> float:
     """Return the probability, over seeds, that a claim is supported.
 
-    With n = ``count`` pairs, true mean difference D and true standard deviation σ the claim lower < D < upper is
-    supported if lower + h < mean < upper - h, h² = (t s)² / n + (z r)², where r = ``rates`` is the standard deviation
-    that comes from the choice of rates. The mean is normal, and u = s / σ is independent of it with (n - 1) u²
-    chi-squared, n - 1 degrees of freedom. So the power is the integral over u of the density of u times
+    With n = ``count`` pairs, true mean difference D and true standard deviation σ = ``sd`` the claim lower < D < upper
+    is supported if lower + h < mean < upper - h, h² = (t s)² / n + (z r)², where r = ``rates`` is the standard
+    deviation that comes from the choice of rates. The mean is normal, and u = s / σ is independent of it with (n - 1)
+    u² chi-squared, n - 1 degrees of freedom. So the power is the integral over u of the density of u times
     Φ((upper - D) √n / σ - k) - Φ((lower - D) √n / σ + k), k² = (t u)² + n (z r / σ)², up to the u at which this is 0.
     It is computed by Gauss-Legendre quadrature.
     """
@@ -84,9 +84,9 @@ def power(
 
 
 def power_of(verdict: Verdict) -> float:
-    """Return the power of a test with a margin, for a true difference of 0 and the interval of the tested differences.
+    """Return the power of a verdict's test at a true difference of 0, with the deviation that its interval implies.
 
-    NaN for superiority, without an interval, and where diverged runs rule out that the claim is supported.
+    NaN for superiority, and if the interval has no finite lower end, as where diverged runs rule out support.
     """
     if verdict.claim.margin is None or not math.isfinite(verdict.low):
         return math.nan
@@ -95,7 +95,7 @@ def power_of(verdict: Verdict) -> float:
 
 
 def smallest_seen(verdict: Verdict) -> float:
-    """Return the :func:`smallest` difference that the interval of a verdict would tell from 0; or NaN."""
+    """Return the :func:`smallest` difference that a verdict's interval would tell from 0; NaN without a lower end."""
     if not math.isfinite(verdict.low):
         return math.nan
     return smallest(_sd(verdict), verdict.pairs, float(np.nan_to_num(verdict.rates)), verdict.level)

@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
     @property
     def runs(self) -> int:
-        """The number of runs of a norm beyond the grid, if nothing diverges and no best rate is at an edge."""
+        """The least number of runs of a norm beyond the grid if none diverges; step 6 and extensions may add some."""
         return 2 * len(self.steps) + self.finalists * (TUNING_SEEDS - 1)
 
 
@@ -79,9 +79,9 @@ class Choice:
             the chosen rate is better than the rates a quarter-octave below and above it, in the mean over the seeds
             that both have, and at least 0; a rate at which a seed diverged is infinitely worse. R / 2 is taken as the
             standard deviation of what the norm would gain at its best rate. If the metric is a parabola in the
-            logarithm of the rate, and the best rate is at most an eighth of an octave away, the gain is at most R / 2.
-            Where one drop is far larger than the other, the second term limits R. NaN if R is not known: a neighbour
-            was not run, both diverged, or the chosen rate itself diverged.
+            logarithm of the rate, and the best rate is at most an eighth of an octave away, the gain is at most half of
+            the first term. The second limits R where one d is more than 5.8 times the other. NaN if R is not known: a
+            neighbour was not run, both diverged, or the chosen rate itself diverged.
     """
 
     rate: float | None
@@ -90,7 +90,7 @@ class Choice:
 
 
 class Plan(NamedTuple):
-    """The grid as extended so far, the runs that are to be made now, and without any the choice of each norm."""
+    """The grid as extended so far, the runs to be made now, and, if there are none, the choice of each norm."""
 
     grid: tuple[float, ...]
     runs: tuple[Run, ...]
@@ -107,7 +107,7 @@ def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int],
         seeds: the tuning seeds. With a single one, a rate is chosen by one run.
         rule: by which rates are chosen.
 
-    Raises: ValueError if the rates are not an octave apart or there is no seed.
+    Raises: ValueError if the rates are not positive and an octave apart, or if there is no rate or no seed.
     """
     if not grid or not seeds:
         raise ValueError("tuning needs at least one rate and one seed")
@@ -147,7 +147,7 @@ def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
 
 
 def scale(grid: Sequence[float]) -> Callable[[int], float]:
-    """Return the function from a number of quarters of an octave above the lowest rate of the grid to the rate.
+    """Return a function that maps a number of quarter-octaves above the lowest rate of the grid to a rate.
 
     Rates between octaves are rounded to ``DIGITS`` significant digits.
     """
@@ -228,7 +228,7 @@ class _Norm:
         return Choice(self.rate(place), edge, min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0)
 
     def _drop(self, chosen: int, other: int) -> float:
-        """Return by how much the chosen place is better than another one, at least 0; NaN if that was not run."""
+        """Return by how much ``chosen`` is better, at least 0; inf if a seed diverged; NaN if ``other`` was not run."""
         ours, theirs = self.values(chosen), self.values(other)
         leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in self.seeds if seed in theirs]
         if any(map(math.isnan, leads)):
@@ -237,7 +237,7 @@ class _Norm:
 
 
 def _refine(norms: Sequence[_Norm], rule: Rule) -> tuple[Run, ...]:
-    """Take the steps 3 to 6, as far as these have runs, and return the runs to be made now."""
+    """Take the steps 3 to 6, as far as the finished runs allow, and return the runs to be made now."""
     for step in rule.steps:
         for norm in norms:
             norm.add_beside(norm.by_first_seed(), step)

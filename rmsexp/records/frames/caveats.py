@@ -15,7 +15,7 @@ WIDTH = 90  # characters to which the remark in parentheses after a run's name i
 
 
 def caveats(records: Records) -> list[str]:
-    """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
+    """Return lines on data, machine, code, each reason for caution, quantities without values, and what tables compare.
 
     Raises: ValueError if no run names a target metric.
     """
@@ -60,7 +60,7 @@ def brief(records: Records) -> list[str]:
 
 
 def warnings(records: Records) -> list[str]:
-    """Return a few words for each reason for caution; the notes have the details."""
+    """Return a few words for each reason for caution; :func:`caveats` has the details."""
     runs = records.runs
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
     disturbed, short = int((runs["time_state"] != "undisturbed").sum()), int(_are_short(runs).sum())
@@ -80,7 +80,7 @@ def _are_short(runs: pd.DataFrame) -> pd.Series:
 
 
 def _compared(target: statistics.Target, step: int | None) -> str:
-    """Return what the tables compare. ``step``: the common step."""
+    """Return a line on what the tables compare; "" if ``step``, the common step, is None."""
     if step is None:
         return ""
     if target.scored:

@@ -1,4 +1,4 @@
-"""Which times may stand in one table, and which of several timing records of one thing comes first in it.
+"""Which times may stand in one table, and which of several timing records of the same norms it shows.
 
 All tables and figures of times ask this module, so they follow the same rules:
 
@@ -34,17 +34,18 @@ Row = dict[Any, Any]
 
 
 class Comparison(NamedTuple):
-    """Times of one clock, each relative to a baseline that was timed in the same rounds.
+    """Times under the same conditions (one *clock*), each relative to a baseline that was timed in the same rounds.
 
     Attributes:
         rows: one row per series, over all records that are pooled: the columns of
             :func:`rmsexp.records.frames.timing_records.load`, and ``baseline``, the series to which ``ratio``, ``low``,
             ``high`` and ``estimates`` are relative; ``least``, the smallest number of rounds of a process; and
-            ``quotient``: whether no process timed the series together with its baseline.
+            ``quotient``: whether a pooled record has no process that timed the series together with its baseline.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
             ``commit``, ``dirty``, ``time_state``, ``disturbed``; ``measured``, the number of its processes that are
             compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series, relative to the
-            baseline, with their intervals; and ``left_out``, the reason why the record is not in ``rows``, or "".
+            baseline, with their intervals; ``left_out``, the reason why the record is not in ``rows``, or ""; and
+            ``quality``, ``data``, ``workloads``, from which the reason follows.
     """
 
     rows: pd.DataFrame
@@ -62,7 +63,7 @@ class Comparison(NamedTuple):
 
 
 def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps") -> list[Comparison]:
-    """Return the comparisons with a baseline of the same implementation, one for each clock and implementation.
+    """Return the comparisons with a baseline of the same implementation, one for each ``CLOCK`` and implementation.
 
     They are sorted by task, setting and implementation (eager first), and then by rank. Records without this baseline
     are left out. ``baseline``: a series without its implementation. ``kind``: what was timed, a key of
@@ -75,12 +76,12 @@ def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps"
 
 
 def fused_against_eager(timings: pd.DataFrame) -> list[Comparison]:
-    """Return the comparisons of norms with their own eager form, as ln+impl=fused with ln, one for each clock."""
+    """Return the comparisons of norms with their own eager form, as ln+impl=fused with ln, one for each ``CLOCK``."""
     return _comparisons(timings[timings["kind"] == "steps"], names.without_impl)
 
 
 def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> list[Comparison]:
-    """Return a comparison for each clock in which a series was timed together with its baseline, by rank.
+    """Return a comparison for each ``CLOCK`` with a series that was timed with its baseline, the best rank first.
 
     ``baseline_of``: gives the baseline of a series, without its implementation.
     """
@@ -96,13 +97,14 @@ def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> li
 
 
 def _against_baselines(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
-    """Return the rows of a record that has their baselines, with ``baseline``, ``pairs`` and ``quotient``.
+    """Return those rows of a record whose baselines are in it, and add ``baseline``, ``pairs`` and ``quotient``.
 
-    A baseline to which no other series is relative has no row. If it was timed eager and fused, it is the eager one.
+    A baseline to which no other series is relative has no row. Of a norm timed eager and fused, the eager series is the
+    baseline.
 
     ``pairs``: the ratios to the baseline in each process that timed both; if ``quotient``, the quotients of the ratios
-    to the record's reference, without intervals. Times, states and numbers are those of the processes that timed a
-    series and its baseline; of all if there is a quotient.
+    to the record's reference, without intervals. Times, states and counts are of the processes that timed any series
+    together with its baseline; of all processes if a series has a quotient.
     """
     by_norm: dict[str, Row] = {}
     for row in sorted(record, key=lambda row: row["impl"] != "eager"):
@@ -184,7 +186,7 @@ def _differs(own: object, other: object) -> bool:
 
 
 def rank(records: pd.DataFrame) -> tuple[object, ...]:
-    """Return a key by which the best of several sets of pooled records is the greatest."""
+    """Return a key to sort sets of pooled records by quality, then date; the best set has the greatest key."""
     return *records["quality"].iloc[0], str(records["started"].max())
 
 
@@ -213,10 +215,7 @@ def machine(row: Row) -> str:
 
 
 def clock(comparison: Comparison) -> str:
-    """Return the clock of a comparison for headings, such as "interleaved, eager, 1 thread, AMD EPYC, 6 processes".
-
-    The version of torch follows the machine.
-    """
+    """Return a comparison's conditions, as in "interleaved, eager, 1 thread, AMD EPYC, torch 2.9.0, 6 processes"."""
     row = comparison.rows.iloc[0].to_dict()
     impls = " and ".join(comparison.rows["impl"].unique())
     software = f"{threads(row['threads'])}, {machine(row)}, torch {row['torch']}"
@@ -245,12 +244,12 @@ def replication(comparison: Comparison) -> str:
 
 
 def commit(record: Row) -> str:
-    """Return the commit of a timing record, and whether there were uncommitted changes."""
+    """Return the short commit of a timing record, followed by "with uncommitted changes" if there were any."""
     return f"{str(record['commit'])[:7]}{' with uncommitted changes' * (record['dirty'] is True)}"
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return the caption of a comparison, as lines on the clock, the code, the data and the time."""
+    """Return the caption of a comparison: lines on conditions, on data, code and date, and on disturbed processes."""
     row, records = comparison.rows.iloc[0], comparison.pooled.to_dict("records")
     data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     commits = sorted({commit(record) for record in records})
@@ -271,9 +270,9 @@ def caution(comparison: Comparison) -> list[str]:
 def grouped(impls: Mapping[str, str], reference: str) -> list[list[str]]:
     """Return the series that each process times: groups of at most ``MOST_AT_ONCE``, each with the reference.
 
-    With more than ``MOST_AT_ONCE`` series, a group has one implementation, eager or fused. If the reference's norm is
-    also among the series with this implementation, each of its groups contains this series too, so that every norm is
-    measured in one process with it. ``impls``: the implementation by series.
+    With more than ``MOST_AT_ONCE`` series, all series of a group but the reference have the same implementation. If the
+    reference's norm also has a series of this implementation, every such group contains that series, so that it is
+    timed in one process with each norm. ``impls``: the implementation by series, also of the reference.
     """
     if len(impls) <= MOST_AT_ONCE:
         return [[reference, *(name for name in impls if name != reference)]]

@@ -38,7 +38,7 @@ IDENTITY = ("folder", "task", "setting", "series", "seed")
 
 @dataclass(frozen=True, eq=False)  # each object is a key of its own in caches
 class Records:
-    """Runs and their metrics, which nobody changes.
+    """Runs and their metrics, which must not be changed.
 
     Attributes:
         runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, with the number of
@@ -46,8 +46,8 @@ class Records:
             code. ``commits``: the commits that trained the run. ``dirty``: whether there were uncommitted changes.
             ``started``: when the last session began. ``quantities``: those that the task names, a tuple, or None in
             older records. ``predictions``: what the loss is averaged over, such as tokens; None in older records.
-            ``chance``: the target metric of a model that has learnt nothing; NaN if it is not known. ``precision``: in
-            which runs compute.
+            ``chance``: the target metric of a model that has learnt nothing; NaN if it is not known. ``precision``: the
+            type of numbers in which a run computes.
         metrics: one row per readable line of ``metrics.jsonl``: the columns ``IDENTITY``, ``split``, ``step``, ``time``
             (the sum of the seconds in the clock's buckets data and train since the run began), ``seconds_<bucket>``,
             and one column per metric.
@@ -66,7 +66,7 @@ class Records:
     def select(self, task: str, setting: str) -> Records:
         """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs.
 
-        If all runs are of this setting, return these records themselves: caches know them.
+        If all runs are of this setting, return this object itself, for which results are cached.
         """
         of_setting = (self.runs["task"] == task) & (self.runs["setting"] == setting)
         return self if of_setting.all() else self.only(self.runs.loc[of_setting, "folder"])
@@ -95,7 +95,8 @@ class Records:
 def load(*roots: str | Path) -> Records:
     """Load every run below one of the folders ``roots``.
 
-    Copies of runs that lie in the folder of another run are left out, so that no run counts twice.
+    A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
+    ``problems``, so that no run counts twice.
     """
     found: list[str] = []
     folders = dict.fromkeys(folder for root in roots for folder in record.find_runs(Path(root)))
@@ -112,7 +113,7 @@ def load(*roots: str | Path) -> Records:
 
 
 def _copies(runs: pd.DataFrame) -> dict[str, str]:
-    """Return a line for each run that is left out, by its folder: its ``run.json`` names another series or seed.
+    """Return a line for each run whose ``run.json`` names another series or seed than its folder, by this folder.
 
     A renamed folder of a setting is read as it is.
     """
@@ -200,8 +201,8 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(runs: pd.DataFrame, rows_of_runs: Sequence[Sequence[record.Row]], problems: list[str]) -> pd.DataFrame:
     """Return ``Records.metrics``, without rows whose step is not known; ``rows_of_runs``: the metrics of each run.
 
-    Impossible values are left out; for each file with some, a line is added to ``problems``. The columns of text are
-    categorical, since many rows share few values.
+    Impossible values become NaN; for each file and column with some, a line is added to ``problems``. The columns of
+    text are categorical, since many rows share few values.
     """
     places = np.repeat(np.arange(len(runs)), [len(rows) for rows in rows_of_runs])
     rows = [row for own in rows_of_runs for row in own]

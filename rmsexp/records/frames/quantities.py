@@ -16,8 +16,8 @@ TRAIN = "train"  # the split of the rows of training
 def named(records: Records) -> list[Quantity]:
     """Return the quantities that the task of a setting names, from the first run whose record has them.
 
-    Older records name none. They have the training loss, the loss on the selection split, and the target metric on the
-    selection split and on the split of the target. Raises: ValueError if no run names a target metric.
+    If the records are older and name none: the training loss, the loss on the selection split, and the target metric on
+    the selection split and on the split of the target. Raises: ValueError if no run names a target metric.
     """
     target, lists = statistics.target(records), records.runs["quantities"].dropna()
     if len(lists):
@@ -39,7 +39,7 @@ def of_curves(records: Records) -> list[Quantity]:
 
 
 def usual(split: str, metric: str, loss_unit: str = "nats") -> Quantity:
-    """Return a metric of this package's tasks on a split. ``loss_unit``: the unit of the loss, if it is the metric."""
+    """Return the quantity of a metric of this package's tasks. ``loss_unit``: used only if the metric is "loss"."""
     if metric == "loss":
         return quantities.loss(split, loss_unit)
     return Quantity(split, metric, names.metric_label(metric), names.scale_and_unit(metric)[1])

@@ -64,7 +64,7 @@ def folder(records: Records) -> str:
 
 
 def near_chance(records: Records, values: pd.Series) -> set[str]:
-    """Return the series whose mean is near what a model that has learnt nothing has, or worse.
+    """Return the series whose mean is near the level of a model that has learnt nothing, or worse.
 
     ``values``: the target's metric, by the runs' folders. No series if the task does not state this level. The best
     value is 0 if low values are better, 100 for BLEU and chrF, and 1 for others.
@@ -136,8 +136,8 @@ def common_step(records: Records) -> int | None:
     """Return the last step at which every run has a value of the target metric; None if there is no such step.
 
     Runs that diverged, failed or were never evaluated are left out. So are those that were only evaluated before
-    training, at step 0, such as runs that have just begun, unless this holds for all; and the shortest ones, as long as
-    the others share no step with them after the training has begun.
+    training, at step 0, such as runs that have just begun, unless this holds for all; and the shortest ones, as many as
+    it takes until the others share a step after step 0.
     """
     reported = target(records)
     steps = list(evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set))

@@ -25,10 +25,11 @@ def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:
 def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     """Return the state of a timing's time, from the sessions of its processes, which are judged together.
 
-    "disturbed": the mean of the processes' waiting or steal exceeds its limit, the probes of most processes were slow,
-    or a process was disturbed for another reason, such as a shared GPU or its suspension. "unknown": not so, but the
-    contention of a process is not recorded, or there were too few probes. Otherwise "undisturbed". The means have equal
-    weights, because the processes of a timing measure for about equally long.
+    "disturbed": the mean of the processes' waiting or steal exceeds its limit, more than half of at least
+    ``FEWEST_PROBES`` probes are of processes whose median was slow in the same part, or a process was disturbed for
+    another reason, such as a shared GPU or its suspension. "unknown": not so, but the contention of a process is not
+    recorded, or there were probes, but too few. Otherwise "undisturbed". The means have equal weights, because the
+    processes of a timing measure for about equally long.
     """
     contentions = [session.get("contention") or {} for session in sessions]
     waited, steal = (statistics.fmean(each.get(key) or 0.0 for each in contentions) for key in ("waited", "steal"))
@@ -50,13 +51,13 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def disturbed(sessions: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of processes that were disturbed by themselves, or whose probes, however few, were slow."""
+    """Return how many processes were disturbed, each judged alone, even by the median of few probes."""
     contentions = (session.get("contention") or {} for session in sessions)
     return sum(_state(each) == "disturbed" or _exceeds(each) for each in contentions)
 
 
 def _state(contention: Mapping[str, Any]) -> str | None:
-    """Return the state that the process itself recorded, in the words of today."""
+    """Return the state that the process itself recorded, in the words of today; None if it recorded none."""
     state = contention.get("state")
     return OLD_WORDS.get(str(state), state)
 

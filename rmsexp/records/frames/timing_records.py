@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 class TimedSeries(TypedDict):
-    """A series of a timing record. ``seconds``: only in the oldest records, of which one process timed all series."""
+    """A series of a timing record. ``seconds``: only in the oldest records, in which one process timed all series."""
 
     series: str
     impl: str
@@ -90,7 +90,7 @@ def new_folder(parent: Path, kind: str) -> Path:
 def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
     """Write a record to a new folder in the folder of its setting, and return the new folder.
 
-    ``typed``: the words of the command line, of which the record has :func:`rmsexp.system.command_line.recorded`.
+    ``typed``: the words of the command line; :func:`rmsexp.system.command_line.recorded` says which of them are kept.
     """
     folder = new_folder(setting / FOLDER, content["kind"])
     atomic.write_json(folder / FILE, content | {"command": recorded(typed)})
@@ -105,7 +105,7 @@ def load(*roots: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
     ``seconds``: for each process of the record, the seconds per step in each round; None if it did not measure the
     series. ``sessions``: the session of each process. ``ratio`` and what belongs to it: see :func:`pooled`; relative to
-    the record's reference. ``steps_per_block``: the fewest counted steps of a block.
+    ``reference``, the series that every process times. ``steps_per_block``: the fewest counted steps of a block.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
     ``commit``: that of the first process. ``dirty``: whether the tree of any process had uncommitted changes.
@@ -132,8 +132,8 @@ def load(*roots: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     """Return one row per series of a record; the keys of a row are those of ``COLUMNS`` that the record has.
 
-    A series that no process has measured together with the reference has no row.
-    ``stored``: the content of ``timing.json``. ``folder``: the path of the folder that contains it.
+    A series that no process has measured together with the reference has no row. ``stored``: the content of
+    ``timing.json`` in ``folder``. Raises: ValueError for impossible times, or no process; KeyError for a missing key.
     """
     processes, reference = stored.get("processes"), stored["reference"]
     if processes is None:  # of format 1, with one process, whose keys are the record's
@@ -170,7 +170,7 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
         seconds, others = ([process["seconds"].get(name) for process in processes] for name in (series, reference))
         by_process = tuple(None if own is None else np.array(own, float) for own in seconds)
         if not all(np.all((own > 0) & (own < LONGEST)) for own in by_process if own is not None):
-            raise ValueError(f"the times of {series} are not all positive numbers")
+            raise ValueError(f"the times of {series} are not all between 0 and {LONGEST:g} seconds")
         both = zip(by_process, others, strict=True)
         together = [(own, other) for own, other in both if own is not None and other is not None]
         if together:
@@ -253,6 +253,6 @@ def notes(timings: pd.DataFrame) -> list[str]:
 
 
 def disturbance(states: Collection[str], disturbed: int, processes: int) -> str:
-    """Say how many of the processes of timings in these states other work disturbed, and whether that is known."""
+    """Return text such as "1 of 6 processes disturbed", and that others are not known if a state is "unknown"."""
     unknown = ", of others it is not known" if "unknown" in states else ""
     return f"{disturbed} of {processes} processes disturbed{unknown}"
