@@ -112,7 +112,7 @@ def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
     The interval is that of Clopper and Pearson.
     """
     summary = {}
-    for kind, verb in ((EQUAL, "contain 1"), (SLOWED, "exclude 1")):
+    for kind, verb in ((EQUAL, "contain 1"), (SLOWED, "lie above 1")):
         chosen = [trial for trial in trials if trial["kind"] == kind]
         if not chosen:
             continue
