@@ -4,7 +4,7 @@
 
 AFTER is HEAD by default. In each case two processes, one of each commit, take the same blocks of steps in turn. A case
 is slower if the 95 % interval of the ratio of times lies above ``TOLERANCE`` in two measurements, each with processes
-of its own, since one of 18 cases would often be above 1 by chance. Takes ten minutes on idle cores. The exit status is
+of its own, since one of 18 cases would often be above it by chance. Takes ten minutes on idle cores. The exit status is
 1 if a case is slower. One thread; built-in data.
 """
 
@@ -189,8 +189,8 @@ def main() -> int:
     parser.add_argument("before", help="a commit")
     parser.add_argument("after", nargs="?", default="HEAD", help="another commit (HEAD)")
     parser.add_argument("--cases", default="*", metavar="PATTERN", help="only cases whose names match, as 'rms*' (*)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a measurement, at least (15)")
-    parser.add_argument("--rounds", type=int, default=20, help="of a measurement, at least (20)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="least seconds of a measurement (15)")
+    parser.add_argument("--rounds", type=int, default=20, help="least rounds of a measurement (20)")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     slower = []

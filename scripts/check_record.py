@@ -137,7 +137,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def shuffled(numbers: Mapping[str, int]) -> list[str]:
-    """Return each kind of part as often as its number says, in random order, always the same."""
+    """Return each kind as often as its number says, shuffled with a fixed seed."""
     kinds = [kind for kind, number in numbers.items() for _ in range(number)]
     random.Random(0).shuffle(kinds)
     return kinds

@@ -1,8 +1,8 @@
 """List committed records that do not say exactly which code made them.
 
-Such a record names a commit that is not in the history, or it was made while code, configs, scripts or locked versions
-had uncommitted changes. Those made before this was checked are listed in results/reference/unclean.csv; any other is
-printed, and the exit status is then 1.
+Such a record names no commit or one that is not in the history, or it was made while code, configs, scripts or locked
+versions had uncommitted changes. Those made before this was checked are listed in results/reference/unclean.csv. Any
+other is printed, as is a line of the list that does not hold, and the exit status is then 1.
 
     python scripts/committed_records.py
 """
@@ -72,7 +72,7 @@ def unclean(reference: Path, history: frozenset[str] | None) -> dict[str, str]:
 
 
 def _states(stored: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the git states (commit and dirty) of all processes that made a record, and of its registration."""
+    """Return the git states (commit, dirty) of the processes that made a record; of a campaign, of its registration."""
     if "jobs" in stored:  # a campaign; its commit ends with "+" if there were uncommitted changes
         commit = (stored.get("registered") or {}).get("commit")
         return [{"commit": commit.rstrip("+"), "dirty": commit.endswith("+")}] if commit else []
@@ -97,9 +97,9 @@ def read_list(reference: Path) -> dict[str, str]:
 
 
 def stale(listed: Mapping[str, str], found: Mapping[str, str], history: frozenset[str] | None) -> list[str]:
-    """Return the listed records of which the list says something else than ``found``.
+    """Return the records of which ``listed`` says something else than ``found``.
 
-    If the history is not known, lost commits are left to the list.
+    If ``history`` is None, what the list says about lost commits is taken to be true.
     """
     if history is None:
         listed = {record: problems.replace(LOST, "").strip("; ") for record, problems in listed.items()}

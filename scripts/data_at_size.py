@@ -9,7 +9,7 @@ what is stored.
 Each size and kind of subwords has a record of its own (check_record.py). The corpora and all stored results are
 removed.
 
-Memory is the proportional set size (PSS), summed over the process and those that it starts, every quarter of a second.
+Memory is the largest proportional set size (PSS) of the process and those that it starts, taken four times a second.
 """
 
 import argparse
@@ -46,7 +46,7 @@ for batch in task.batches(0):
 
 
 def watched(what: str, command: Sequence[str], **options: Any) -> dict[str, float]:
-    """Run a command; return its seconds, the processor seconds, and the largest PSS in MiB, of all its processes.
+    """Run a command; return ``seconds``, and of all its processes ``processor`` seconds and peak PSS, ``mebibytes``.
 
     ``what``: what the command does, for messages. ``options``: of :class:`subprocess.Popen`. Raises: SystemExit if the
     command fails.
@@ -70,7 +70,7 @@ def watched(what: str, command: Sequence[str], **options: Any) -> dict[str, floa
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """Return a process and those that it has started, directly or not."""
+    """Return a process and those that it has started, directly or not; an empty list if it has ended."""
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -79,7 +79,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
-    """Prepare the training text of a corpus, and again from what is stored."""
+    """Write the record of preparing the training text of a corpus, and again from what is stored."""
     vocabulary = min(VOCABULARY, pairs // 2)
     identity = {"subwords": kind, "pairs": pairs, "vocabulary": vocabulary}
     corpus, root = folder / f"{pairs}", folder / f"{pairs}-{kind}"

@@ -55,7 +55,7 @@ def words_of(task: str, norm: str, steps: int, scale: str) -> list[str]:
 
 
 def check(words: Sequence[str], steps: int, sizes: Sequence[int], root: Path) -> list[str]:
-    """Do all runs of a task and a norm; return a line for each error and each difference."""
+    """Do all runs of a task and a norm; return a line for each error or, without errors, each difference."""
     log, errors = root / "log.txt", list[str]()
     for size in sizes:
         if any(statuses := run([*words, f"results={root / str(size)}"], size, log)):

@@ -56,7 +56,7 @@ def status_of(folder: Path) -> Found:
 
 
 def running(results: Path) -> dict[Path, tuple[int, int]]:
-    """Return the process that trains each run at this moment, and the last step in the run's metrics."""
+    """Return, by folder, the process id and the last recorded step (or 0) of each run with the status "running"."""
     found = {}
     for folder in runs_below(results):
         status, metrics = status_of(folder), folder / "metrics.jsonl"
@@ -86,7 +86,7 @@ def run_content(results: Path) -> Found:
 
 
 def content(folder: Path) -> Found:
-    """Return the content of a run without times and process ids."""
+    """Return a run's file names, status, metrics and checkpoints, without times, digests and process ids."""
     import torch
 
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -113,7 +113,7 @@ def contents(results: Path) -> dict[str, Found]:
 
 
 def compare(undisturbed: Path, disturbed: Path) -> list[str]:
-    """Return a line for each difference between two folders of results, and each run that does not continue itself."""
+    """Return a line for each difference, and each disturbed run whose sessions do not start at rising steps from 0."""
     lines = [
         f"{run}: its sessions begin at steps {steps}"
         for run, steps in starts(disturbed).items()
@@ -153,7 +153,7 @@ COUNTS = {"checkpoint": (1, 2), "rename": (1, 2), "metrics": (3, 4), "start": (1
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of this process that does a command. ``reading``: a pipe with a byte for each file that it wrote."""
+    """A copy of this process that does a command. ``reading``: a pipe with a byte for each call of fsync."""
 
     pid: int
     reading: int
@@ -206,14 +206,14 @@ def _be_copy(words: Sequence[str], writing: int, hook: Hook | None) -> NoReturn:
 
 @dataclass(frozen=True)
 class Kill:
-    """A planned kill of a process: at which point, and when it is there for the ``count``-th time."""
+    """A planned kill of a process when it reaches ``point``, a key of ``SHARES``, for the ``count``-th time."""
 
     point: str
     count: int
 
 
 def killing(kill: Kill) -> Hook:
-    """Return the hook that kills its process while it writes a file, which is then half written."""
+    """Return the hook that kills its process while a file is half written or, at "rename", last.pt is missing."""
     remaining = kill.count
 
     def hook(descriptor: int) -> None:
@@ -294,7 +294,7 @@ def undisturbed(words: Sequence[str], root: Path) -> Path:
 
 
 def watched(process: subprocess.Popen[bytes], results: Path) -> Iterator[dict[Path, tuple[int, int]]]:
-    """Yield what is running below ``results`` again and again, until the process has ended."""
+    """Yield :func:`running` of ``results`` again and again, until the process has ended."""
     while process.poll() is None:
         time.sleep(POLL_SECONDS)
         yield running(results)
@@ -319,7 +319,7 @@ def stopped_sweep(times: int, root: Path, rng: random.Random, words: Sequence[st
 def preempted_sweep(times: int, root: Path, rng: random.Random, words: Sequence[str]) -> Found:
     """Send SIGUSR2 to ``times`` of twelve jobs, which submitit then requeues.
 
-    Each must go on from a step that it had reached, because it saves a checkpoint then; there are no others on the way.
+    Each saves a checkpoint at the signal, the only one before its end, and must go on from there.
     """
     shared = [*SWEEP, *words, f"checkpoint_every={STEPS}"]
     expected, results = undisturbed(shared, root), root / "preempted"
@@ -361,7 +361,7 @@ def campaign_kills(times: int, root: Path, rng: random.Random, words: Sequence[s
     errors = [f"the workers ended with statuses {statuses}"] if any(statuses) else []
     errors += [f"only {kills} kills happened"] if kills < times else []
     if (more := sum(len(steps) - 1 for steps in starts(results).values())) > kills:
-        errors.append(f"runs were continued {more} times")
+        errors.append(f"runs were continued {more} times, after {kills} kills")
     errors += differences(*(planned(folder) for folder in (expected, results)))
     return {"kills": kills, "errors": errors + compare(expected, results)}
 
@@ -377,7 +377,7 @@ def planned(results: Path) -> list[Found]:
 def ray_node_lost(times: int, root: Path, rng: random.Random, words: Sequence[str]) -> Found:  # noqa: ARG001
     """Do a campaign on two nodes on this machine, and remove one of them while its workers train.
 
-    They end without warning. The other node must continue their runs from the last checkpoints.
+    The workers on it end without warning. The other node must continue their runs from the last checkpoints.
     """
     import psutil
     from ray.cluster_utils import Cluster

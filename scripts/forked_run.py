@@ -107,9 +107,9 @@ def become(rank: int, size: int, port: int) -> None:
 
 
 def wait(pids: Sequence[int], patience: float) -> list[int]:
-    """Return the exit statuses of child processes.
+    """Return the exit statuses of child processes, negative for those that a signal ended.
 
-    If one fails, the others get SIGTERM after ``patience`` seconds, and SIGKILL later.
+    If one fails, or after ``LIMIT_SECONDS``, the others get SIGTERM ``patience`` seconds later, and then SIGKILL.
     """
     statuses: dict[int, int] = {}
     start, failed, signals = time.monotonic(), None, [(patience, signal.SIGTERM)]

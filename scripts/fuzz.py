@@ -75,7 +75,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def damaged_value(draw: Draw, value: Any) -> Any:
-    """Return nested dicts and lists in which one value is replaced, wrapped, removed, or that of another place."""
+    """Return a copy with a nested value replaced, perhaps by another of them, wrapped or removed, or a key renamed."""
     root = [copy.deepcopy(value)]
     known = list(places(root))
     (container, key), (other, other_key) = (known[draw(st.integers(0, len(known) - 1))] for _ in range(2))
@@ -139,7 +139,7 @@ def damaged_file(draw: Draw, path: Path) -> None:
 
 
 def files(pattern: str) -> Callable[[Draw, Path], object]:
-    """Return a function that damages one of the files that match a pattern; it is the input of most readers."""
+    """Return a function that damages one of the files that match a pattern: ``damage`` of most readers."""
 
     def damage(draw: Draw, folder: Path) -> None:
         damaged_file(draw, draw(st.sampled_from(sorted(path for path in folder.rglob(pattern) if path.is_file()))))
@@ -163,7 +163,7 @@ class Reader:
         damage: draws damage to the files in a folder; what it returns is given to ``read``.
         read: reads the input in the working folder. ``refuses``: the documented exceptions for damaged input.
         right: whether damage must be refused, or give the result of undamaged files.
-        cost: how much longer an input takes than those of most readers.
+        cost: the factor by which an input takes longer than those of most readers.
     """
 
     prepare: Callable[[], object]
@@ -175,7 +175,7 @@ class Reader:
 
 
 def train(steps: int) -> Path:
-    """Begin or continue a small run below the working folder; return its folder. Raises: Refused if it fails."""
+    """Begin or continue a small run; return its folder. Raises: Refused if it fails, AssertionError if by a bug."""
     job, questions = config.job([*RUN, f"max_steps={steps}"]), stories.stories(40, 10)
     with mock.patch.dict(attentive_reader.SOURCES, stories=lambda *_: questions), redirect_stderr(io.StringIO()):
         outcome = runner.execute(job)
@@ -229,7 +229,7 @@ def words(draw: Draw, _: Path) -> list[str]:
 
 
 def show_status(_: object) -> None:
-    """Run the status command. Raises: Refused with its message."""
+    """Run the status command. Raises: Refused, with its message, if the exit status is 1 or 2."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
         try:
             exit_status = status.main(["results"])
@@ -264,13 +264,13 @@ READERS = {
 
 
 def poor(message: str) -> str:
-    """Return what is wrong with the message of a refusal; "" if it is short."""
+    """Return what is wrong with the message of a refusal: it is empty or too long; else ""."""
     is_good = message.strip() and message.count("\n") < MOST_LINES and len(message) <= LONGEST_MESSAGE
     return "" if is_good else f"a message of {len(message)} characters: {message:.1000}"
 
 
 def check(reader: Reader, examples: int, seed: int) -> Counter[str]:
-    """Give a reader damaged inputs, and return how many it refused and accepted. Raises: AssertionError, or others."""
+    """Give a reader damaged inputs, and return how many it "refused" and "accepted". Raises: what a finding raised."""
     counts: Counter[str] = Counter()
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-") as folder:

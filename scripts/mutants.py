@@ -73,7 +73,7 @@ class Mutant:
         area, kind: the area of the file (a key of ``AREAS``) and the kind of fault, such as "sign".
         file, line: where the fault is; ``file`` is relative to the repository.
         function: the qualified name of the function or class around it; the file's name for C++ and for other lines.
-        code, number: its line, without indentation; 0 for the first fault of a kind in equal lines of the function, ….
+        code, number: its line, without indentation; its place, from 0, among faults of the file with equal identity.
         tests, test: the number of tests selected for it, and the first that failed.
         result: "" before it is tested, then a text that begins with "killed", "survived" or "gone".
     """
@@ -95,7 +95,7 @@ class Mutant:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What the fault has in common with itself in code that has moved."""
+        """What identifies the fault in code that has moved."""
         return self.kind, self.function, self.code, self.old, self.new, self.number
 
 
@@ -189,7 +189,7 @@ def functions(text: str) -> dict[int, str]:
 
 
 def again(root: Path, earlier: list[dict[str, Any]]) -> list[Mutant]:
-    """Return the faults of an earlier output as they are in this tree; the result of one that is gone says so."""
+    """Return the faults of an earlier output as they are in this tree; result "gone": not found, or not only once."""
     here = defaultdict[tuple[object, ...], list[Mutant]](list)
     for mutant in faults(root, "", r"(\w+/)*\w+\.(py|cpp)"):
         here[mutant.identity].append(mutant)

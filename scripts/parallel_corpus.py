@@ -51,7 +51,7 @@ class Language:
         return [onset + vowel for onset in self.onsets for vowel in VOWELS]
 
     def types(self, words: np.ndarray) -> np.ndarray:
-        """Return the number of word types among so many words, int64."""
+        """Return the number of word types among the first ``words`` words, int64, elementwise."""
         return np.minimum(self.scale * words**self.exponent, words).astype(np.int64)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Draw a log that the authors of the paper, or of the codes that it builds on, published beside your runs.
+"""Draw, beside your runs, a log published by the authors of the paper or of the code that it builds on.
 
     python scripts/published.py FILE [--norm NORM] [--seed SEED] [--results RESULTS]
 
@@ -115,7 +115,7 @@ LOGS = {  # by the ending of the log's name
 
 
 def import_log(path: Path, norm: str, seed: int, results: Path) -> Path:
-    """Write the record of a published log and return its folder. If this log has been imported before, do nothing else.
+    """Write the record of a published log and return its folder. Write nothing if it was imported before.
 
     Raises: DataError if the log cannot be read; FileExistsError if the folder contains another run.
     """

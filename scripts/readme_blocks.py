@@ -209,7 +209,7 @@ def spread(values: Iterable[float], decimals: int = 1) -> str:
 
 
 def cost(impl: str) -> tuple[str, str]:
-    """Return which share of a step LayerNorm takes, where it is clearly above 0, and the median that RMSNorm saves."""
+    """Return the share of a step that LayerNorm takes, where clearly above 0, and the median % of it RMSNorm saves."""
     none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
     found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
     shares = [100 * one.saved / none[one.task, one.machine] for one in found]
@@ -229,7 +229,7 @@ def fused_steps() -> str:
 
 
 def gpu() -> str:
-    """The one saving on a GPU whose interval is narrow."""
+    """What RMSNorm saves of a step of `cifar10` on a GPU; the other savings there have wide intervals."""
     wanted = ("cifar10", "RMSNorm", "Time per step")
     (one,) = (one for one in savings() if "NVIDIA" in one.machine and (one.task, one.norm, one.what) == wanted)
     published = PAPER_SAVINGS[one.task][0]
@@ -253,7 +253,7 @@ def gpu_hours() -> str:
 
 
 def torch_layers() -> str:
-    """How long torch's RMSNorm takes, relative to its LayerNorm, by the newest benchmark of each kind of CPU."""
+    """How long torch's and our RMSNorm take, relative to torch's LayerNorm, by the newest benchmark of each CPU."""
     records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
     records.sort(key=lambda record: record["session"]["started"])
     newest = {record["session"]["device"]: record for record in records}
@@ -393,7 +393,7 @@ def timing_intervals() -> str:
 
 
 def spreads() -> dict[str, tuple[float, dict[Any, Any]]]:
-    """Return the standard deviation over seeds of RMSNorm - LayerNorm in each task, and the verdict that has it."""
+    """Return (standard deviation over seeds of RMSNorm - LayerNorm, its verdict) by "TASK medium SPLIT METRIC"."""
     found = {}
     for task in TASKS:
         for row in verdicts():
@@ -422,7 +422,7 @@ def seeds() -> str:
 
 
 def layers() -> str:
-    """How far what norms see is from the vector of ones, in the median layer of each task at the last evaluation."""
+    """Absolute cosines of norms' inputs with the vector of ones: medians over a task's layers, last evaluation."""
     found: dict[str, dict[str, float]] = {}
     for path in sorted(REFERENCE.glob("*/checks/layers*/*/*/layers.csv")):
         rows = pd.read_csv(path)

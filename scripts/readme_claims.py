@@ -120,7 +120,7 @@ def paper_items() -> str:
 
 
 def score(item: Item, row: Mapping[Any, Any]) -> str:
-    """Return whether a verdict agrees with the paper. A claim of equality does not if no norm would pass, too."""
+    """Return whether a verdict agrees with the paper. Equality is undecided if a model without norm passes."""
     if "equals" in item.claim:
         words = {claims.SUPPORTED: "agrees", claims.REFUTED: "disagrees"}
         found = "undecided" if row["blind"] else words.get(row["outcome"], "undecided")

@@ -1,15 +1,15 @@
-"""Write the marked blocks of README.md and docs from the committed report and records in results/reference.
+"""Write the marked blocks of both README.md and of docs from the report and records in results/reference.
 
 A block stands between two lines of its own, and nobody edits it by hand:
 
     <!-- numbers: NAME -->
     <!-- end -->
 
-Its text comes from the function with this name in ``readme_blocks.BLOCKS`` or ``readme_claims.BLOCKS``. With --check
-this script lists the blocks that differ, and exits with status 1. It also lists numbers with decimals, percentages and
-counts ("9 of 10") outside of blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of
-the paper. Without --check it also draws the picture of the README, loss against steps beside loss against time, and
-writes ``configs/spread.yaml``.
+Its text comes from the function with this name in ``readme_blocks.BLOCKS`` or ``readme_claims.BLOCKS``. The script
+lists the blocks that differ, and numbers with decimals, percentages and counts ("9 of 10") outside of blocks, code and
+links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. With --check it writes nothing, and
+exits with status 1 if it lists anything. Without, it also draws the picture of the README, loss against steps beside
+loss against time, and writes ``configs/spread.yaml``.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check

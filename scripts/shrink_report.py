@@ -3,7 +3,7 @@
     python scripts/shrink_report.py [FOLDER]        # default: results/reference/report
 
 What stays: ``report.md``, which has all tables, the CSV files beside it, and the figures that it shows, as PNG of at
-most 1,600 pixels in width and 128 colours. The files of each setting, LaTeX, SVG and the HTML page repeat them.
+most 1,600 pixels in width and 128 colours. Other files of settings, SVG and the HTML page repeat them.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 Each trial is a timing in six processes of its own, of two models with RMSNorm. In "equal" trials the models are equal,
 and about 95 % of the intervals should contain 1. In "slowed" trials the second model idles after each step for a share
-of that step's time, and intervals should not contain 1. The trials are in random order.
+of that step's time, and intervals should lie above 1. The trials are in random order.
 
 A finished trial is a line in ``<results>/checks/timing_power.jsonl``; the same command goes on after the last one. When
 all trials are done, their record is written (see check_record.py) and the lines are removed.
@@ -112,7 +112,7 @@ def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
     The interval is that of Clopper and Pearson.
     """
     summary = {}
-    for kind, verb in ((EQUAL, "contain 1"), (SLOWED, "exclude 1")):
+    for kind, verb in ((EQUAL, "contain 1"), (SLOWED, "lie above 1")):
         chosen = [trial for trial in trials if trial["kind"] == kind]
         if not chosen:
             continue

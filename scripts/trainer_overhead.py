@@ -4,9 +4,9 @@ With task=language_model the plain loop has a model of its own, of torch's layer
 trainer is timed twice: with eager and with fused norms.
 
 Each round is a block of steps of each loop, in random order, in one process. Warm-up, evaluation and checkpoints are
-excluded: the plain loop has none, and the trainer saves at the end of each block, far more often than in a run. Its
-time includes other work that the plain loop does not do: noise that depends on the step, the norm of the gradient, the
-clock and the records.
+excluded: the plain loop has none, and the trainer saves at the end of each block, far more often than in a run. The
+trainer's time includes other work that the plain loop does not do: noise that depends on the step, the norm of the
+gradient, the clock and the records.
 
     python scripts/trainer_overhead.py --rounds 30 --steps 60 scale=demo norm=rms
     python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], float]]:
-    """Return functions that train for a number of steps and return their seconds, by the name of the loop."""
+    """Return functions that train for ``steps`` and return the seconds, by loop. Replaces ``task.evaluate``."""
     cfg, device = replace(job.config, max_steps=steps), torch.device("cpu")
     task.evaluate = lambda *_: {task.target.split: {task.target.metric: 1.0}}
 

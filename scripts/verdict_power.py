@@ -69,7 +69,7 @@ class Compared:
 
 
 def compared(root: Path = QUALITY) -> list[Compared]:
-    """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
+    """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart."""
     found = {}
     for answer in campaign_results.load_all(root, problems=[]):
         campaign, scores = answer, answer.scores
@@ -211,9 +211,9 @@ def of_tuned(norms: Compared, rule: str, found: Sequence[Tuned]) -> dict[str, An
 
 
 def of_known(case: Case, found: Mapping[float, Sequence[tuple[list[Verdict], int]]]) -> dict[str, Any]:
-    """Return a row of the record. Shares of campaigns are in the order of ``DIFFERENCES``.
+    """Return a row of the record, whose shares of campaigns are in the order of ``DIFFERENCES``.
 
-    ``wrong``: with a wrong verdict of a test. ``supported``: in which the first claim of a test is supported.
+    ``wrong``, ``supported``: by test, the shares with any wrong verdict, and with its first claim supported.
     """
     wrong, supported = {}, {}
     for test, places in TESTS.items():

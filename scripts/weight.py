@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Budget(NamedTuple):
-    """What a part is meant to have, and what it may have at most. ``pattern``: of the part's files, as git reads it."""
+    """What a part is meant to have, and what it may have at most. ``patterns``: of its files, for git."""
 
     unit: str
     patterns: tuple[str, ...]

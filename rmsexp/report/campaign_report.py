@@ -36,10 +36,10 @@ LADDER = "positive: the norm named first is better; band: 90 % interval over see
 
 @dataclass(frozen=True)
 class CampaignReport:
-    """The contents of the report of all campaigns; texts, except ``numbers``, which are the newest verdicts.
+    """The contents of the report of all campaigns; texts, except ``numbers``, which are :func:`.verdicts.newest`.
 
     ``tables``: by title, the tables other than ``matrix`` and ``verdicts``. ``charts``: by the names of their files,
-    without suffix. ``settings``: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
+    without suffix. ``settings``: by the campaign's name in ``numbers``, the folders of the settings that have its runs.
     """
 
     questions: list[str]
@@ -126,7 +126,7 @@ def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Ti
 
 
 def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:
-    """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
+    """Return whether a setting has runs, all of them pilot or tuning runs. ``folder``, ``records``: the setting's."""
     runs = {
         f"{campaign.root}/{job.folder}"
         for campaign in campaigns

@@ -29,11 +29,11 @@ class SettingReport:
     """The contents of the report of one setting.
 
     Attributes:
-        path: the folder of the setting, in that of its task; results of two machines have different roots above it.
+        path: the folder with the runs of the setting, ``<root>/<task>/<setting>``; each machine may have its own root.
         folder: the folder to which the setting's figures and tables are written.
         records: those of this setting; their ``problems`` list what could not be read or compared.
-        sentences: :func:`rmsexp.report.tables.versus_paper.figure_1`.
-        charts: the figures by the names of their files, without suffix. Without "curves", runs cannot be compared.
+        sentences: those of :func:`rmsexp.report.tables.versus_paper.figure_1`.
+        charts: the figures by the names of their files, without suffix: "curves", or none if no runs can be compared.
     """
 
     path: Path
@@ -87,9 +87,9 @@ def check(records: Records) -> None:
 def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> SettingReport:
     """Write the report of the setting in ``folder`` into the folder ``to``, and return it.
 
-    The ``problems`` of the setting's records get a line for each missing config file and timing record of another
-    setting. If its runs cannot be compared, since none has metrics or a target, the report has timings alone. Without
-    timings, nothing is written then.
+    Appends a line to ``records.problems`` for each config file that is missing, and each timing record that is of
+    another setting. If no run has metrics, or none a target, this is a problem, too, and the report has timings alone;
+    without timings nothing is written then.
     """
     task, setting = folder.parent.name, folder.name
     trained = records.runs[~records.runs["series"].str.contains("+published", regex=False)]

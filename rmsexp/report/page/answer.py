@@ -23,7 +23,7 @@ TESTS = {claims.EQUIVALENCE: "equal", claims.NONINFERIORITY: "not worse", claims
 
 
 class Answer(NamedTuple):
-    """The answer in words, and the differences of each norm, task and setting, as a table of text."""
+    """The answer in words, and a table of text: a row for each two norms that a campaign or a setting compares."""
 
     sentences: list[str]
     table: pd.DataFrame
@@ -32,8 +32,8 @@ class Answer(NamedTuple):
 def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> Answer:
     """Return sentences and table of the first view.
 
-    ``reports``: of settings outside of campaigns :func:`about_scores`. ``decided``: the
-    verdicts of campaigns as numbers. ``savings``: :func:`rmsexp.report.plots.savings.rows`, by implementation.
+    ``reports``: of settings without runs of campaigns whose claims are about scores. ``decided``: the rows of
+    :func:`.verdicts.newest`, also undecided ones. ``savings``: :func:`.plots.savings.rows`, by implementation.
     """
     over = about_scores(decided)
     over = over[over["outcome"] != verdicts.UNDECIDED]
@@ -55,13 +55,13 @@ def about_scores(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(series: str) -> tuple[int, str]:
-    """Return what norms are sorted by: those of the user first, then those of this package, and no norm last."""
+    """Return what norms are sorted by: those of the user first, then those of this package, and ``none`` last."""
     norm, known = names.norm_of(series), list(names.NAMES)
     return len(known) if norm == "none" else known.index(norm) if norm in known else -1, series
 
 
 def _of_claims(same: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the row of the decided claims of a campaign on two norms."""
+    """Return one row for ``same``, the decided claims of a campaign on two norms: texts by heading."""
     row = same.iloc[0].to_dict()
     values, level = (row["difference"], row["low"], row["high"]), f"{100 * row['level']:.4g} %"
     difference = _signed(*values, level, row["score"].split()[1], row["margin"]) + f" {row['unit']}"
@@ -78,9 +78,9 @@ def _outcome(row: dict[Any, Any]) -> str:
 
 
 def _of_setting(report: SettingReport, savings: Mapping[str, pd.DataFrame]) -> list[dict[str, str]]:
-    """Return a row for each norm of a setting that has LayerNorm, too; none for runs that were for tuning.
+    """Return a row for each series that the setting has beside LayerNorm of its implementation; none for tuning runs.
 
-    Where all runs ended before the steps of their recipe, it says so.
+    If all runs ended before the steps of their recipe, the row says so.
     """
     runs, tests = report.records.runs, report.numbers("paired")
     if runs["evaluation"].eq("validation").any() or tests.empty:
@@ -115,7 +115,7 @@ def _signed(value: float, low: float, high: float, level: str, metric: str, marg
 def _times(
     savings: Mapping[str, pd.DataFrame], norm: str, against: str, task: str, setting: str | None = None
 ) -> dict[str, str]:
-    """Return what a norm saves on a task in each implementation; in a ``setting``, if it was timed there."""
+    """Return the time saved against LayerNorm on a task, by heading; in ``setting`` alone, if it was timed there."""
     cells = {}
     for impl, heading in TIMES.items():
         rows = [row for row in _of_norm(savings[impl], norm) if row["task"] == task and against == REFERENCE]
@@ -140,7 +140,7 @@ def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
 def _sentence(norm: str, over: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> str:
     """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known.
 
-    Tasks on which no norm would equal LayerNorm, too, are counted apart.
+    Tasks on which a model without norm would equal LayerNorm, too, are counted apart.
     """
     equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
     of_outcome = equal[equal["outcome"] == claims.SUPPORTED].groupby(equal["blind"].astype(bool))["task"].nunique()

@@ -41,9 +41,9 @@ def write(
 ) -> list[Path]:
     """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
 
-    Texts: ``report.html report.md summary.csv``. Figures, each as PNG and SVG: ``savings`` and
-    ``savings_fused``, the time that eager and fused norms save on all tasks, if training steps were timed with LN and
-    another norm. Those of ``campaigns`` are already in ``folder``. ``timings``: all, also of other settings.
+    Texts: ``report.html report.md summary.csv``. Figures, each as PNG and SVG: ``savings`` and ``savings_fused``, the
+    time that eager and fused norms save on all tasks, if training steps were timed with LN and another norm. The files
+    of ``campaigns`` must be in ``folder``; their paths are returned, too. ``timings``: all timing records.
     """
     folder.mkdir(parents=True, exist_ok=True)
     reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first
@@ -122,7 +122,7 @@ def page(
 
 
 def _json(value: Any) -> Any:
-    """Return a part of a chart as JSON: numbers with six significant digits, None for those that are not finite."""
+    """Return a part of a chart as values for JSON: numbers with six significant digits, None if they are not finite."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Real):

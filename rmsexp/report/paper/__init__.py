@@ -2,7 +2,7 @@
 
 ``numbers.csv`` has the numbers of the paper's tables and text, including numbers that it cites: a row per metric, and a
 column per norm. A cell is such as "501 ± 11.8 (a remark)"; ``note`` says where the numbers of a row are doubtful.
-``curves.csv`` has points read from the vector drawings of the figures: a row per step, and the minutes of each norm.
+``curves.csv`` has points read from the vector drawings of the figures: a row per step, with the minutes of none and LN.
 """
 
 from functools import cache
@@ -21,11 +21,11 @@ def numbers() -> pd.DataFrame:
 
     Columns: ``ROW``, ``norm``, ``value``, ``spread``.
 
-    ``table`` is the source, such as "Table 2". ``norm`` is the name of a series in lower case. Metrics
-    of our records have the same names and units as there: errors and recalls are fractions, times are
-    ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set on which the
-    number was measured. ``spread``: the printed standard deviation of a time, NaN if there is none. The frame is
-    cached: do not change it.
+    ``table`` is the source, such as "Table 2". ``norm`` is the name of a series in lower case. Metrics have the names
+    and units of our records, if these have them: errors and recalls are fractions, times are ``seconds_per_1k_steps``,
+    and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set on which the number was measured. ``note``:
+    the doubts and the cell's remark. ``spread``: the printed standard deviation of a time, NaN if there is none. The
+    frame is cached: do not change it.
     """
     stored = pd.read_csv(HERE / "numbers.csv", dtype=str).fillna("")
     long = stored.melt(ROW, var_name="norm", value_name="cell")
@@ -47,9 +47,9 @@ def select(task: str, metric: str) -> pd.DataFrame:
 
 
 def remarks(rows: pd.DataFrame) -> list[str]:
-    """Return what is noted about some rows of :func:`numbers`: a line for each table and remark.
+    """Return the notes on some rows of :func:`numbers`: a line for each table and remark.
 
-    A line names the norms if it is not about all norms of its table.
+    A line names its norms if ``rows`` has further norms of its table.
     """
     lines = []
     for table, numbers_of_table in rows.groupby("table", sort=False):

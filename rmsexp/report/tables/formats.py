@@ -13,7 +13,7 @@ MORE_DECIMALS = 6  # of an end of an interval, at most; what is nearer to a boun
 
 
 def four_digits(value: float) -> str:
-    """Return a number with at least four significant digits.
+    """Return a finite number with at least four significant digits.
 
     If its absolute value is below 1e-4, it has at most four, perhaps with an exponent, such as "2e-05".
     """
@@ -63,14 +63,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def signed(value: float, metric: str) -> str:
-    """Return a difference in the displayed unit with its sign and two or four decimals, such as "+0.51"."""
+    """Return a difference, which is given in the displayed unit, with sign and two or four decimals: "+0.51"."""
     return f"{value:+.{4 if metric in FINE else 2}f}"
 
 
 def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
     """Return the ends of the interval of a difference as :func:`signed` writes them, such as "-0.03 to +0.25".
 
-    An end has as many decimals as it needs to lie on the same side of 0 and of ± ``margin``, if there is one, as
+    An end has as many decimals as it needs to lie on the same side of 0 and of ± ``margin``, unless this is NaN, as
     before it was rounded: what is wholly within ±1 does not seem to reach to +1.00. An infinite end is "no bound".
     """
     bounds = [0.0] if math.isnan(margin) else [0.0, margin, -margin]

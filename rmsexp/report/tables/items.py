@@ -32,7 +32,7 @@ class Value(NamedTuple):
     Attributes:
         mean: the mean over seeds, or over the processes of a timing; NaN if there is none.
         sd: the standard deviation over them; NaN below two.
-        number: their number.
+        number: the number of seeds or processes; 0 for values of the paper.
         saving, low, high: the fraction of LayerNorm's time that is saved, and its interval; NaN for other quantities.
         remark: what stands in the cell in place of NaN, and behind a mean that leaves seeds out.
     """
@@ -47,10 +47,10 @@ class Value(NamedTuple):
 
 
 def table(item: Item, parts: Sequence[Part]) -> Table:
-    """Return an item's table: our half and the paper's, with the rows and columns of the paper. A number is a cell.
+    """Return an item's table: our half and the paper's, with the rows and columns of the paper.
 
-    Metrics that are fractions are shown in percent. A time is the mean over the processes of a timing, with the saving
-    against LayerNorm in brackets.
+    Its numbers have a row for each cell of a half, with both values; its text shows fractions in percent. A time is the
+    mean over the processes of a timing, with the saving against LayerNorm in brackets for norms in ``WITH_SAVING``.
     """
     numbers, text = list[dict[str, Any]](), list[dict[str, str]]()
     labels = any(part.group.label for part in parts)
@@ -73,7 +73,7 @@ def table(item: Item, parts: Sequence[Part]) -> Table:
 
 
 def value(found: Found, series: str, column: Column) -> Value:
-    """Return our value in a cell; NaN with a remark if there is none.
+    """Return our value in a cell; NaN with a remark if there is none. A metric is the mean of the runs' results.
 
     A time is the mean per ``column.steps`` steps over processes. That of the baseline, LayerNorm, is its median in each
     process; that of another norm is the baseline's mean times the ratio of the two in each process. So norms that were
@@ -157,7 +157,7 @@ def sources(scale: str, parts: Sequence[Part]) -> list[str]:
 
 
 def notes(item: Item, parts: Sequence[Part]) -> list[str]:
-    """Return the lines below a table or figure: evaluation, machine, code, times, and what is missing."""
+    """Return the lines below a table or figure: evaluation, machine, code, times, what is missing, remarks."""
     lines = []
     several = sum(part.found is not None for part in parts) > 1
     for part in parts:

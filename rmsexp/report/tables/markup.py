@@ -37,7 +37,7 @@ def listed(lines: Iterable[str]) -> str:
 def csv(table: pd.DataFrame) -> str:
     """Return a table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe before it.
 
-    Numbers have twelve digits, because those after them depend on the machine that computes them.
+    Numbers have at most twelve significant digits: further ones would depend on the machine that computes them.
     """
     texts = table.select_dtypes(exclude="number")
     table = table.assign(**{str(name): texts[name].map(_no_formula) for name in texts})

@@ -1,6 +1,6 @@
-"""Time per step, and the time that norms save, both measured interleaved: one table per clock.
+"""Time per step, and the time that norms save, both measured interleaved.
 
-Times of norm layers alone have tables of their own.
+There is a table for each clock (:mod:`rmsexp.records.frames.comparable`). Norm layers alone have tables of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,7 @@ def _replication(row: dict[Any, Any]) -> str:
 
 
 def published(table: pd.DataFrame, task: str) -> pd.DataFrame | None:
-    """Return the paper's times and savings for a table, as rows of its numbers; None if it is not of eager steps."""
+    """Return the rows of :func:`.paper.numbers` on times of a table's norms; None unless it is of eager steps."""
     if set(table["impl"]) != {"eager"} or table["timed"].iloc[0] != "steps":
         return None
     numbers, norms = paper.numbers(), table["series"].map(names.without_impl).str.lower()

@@ -1,6 +1,6 @@
 """Differences of quality from LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise.
 
-The intervals explore; claims that were stated before the runs are decided by ``rmsexp.rules.claims``. An interval that
+The intervals are exploratory; claims stated before the runs are decided by ``rmsexp.rules.claims``. An interval that
 holds 0 is no sign that two norms are equal; only an equivalence test with a margin can show that.
 """
 
@@ -24,10 +24,10 @@ COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", *COUNTS]
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series, except plain LN, for which there is plain LN of its implementation.
+    """Return one row per series beside plain LN, if the setting has plain LN of the same implementation.
 
     Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
-    finished; ``difference``, the mean over them of the headline metric minus LN's, with fractions as fractions;
+    have a value; ``difference``, the mean over them of the headline metric minus LN's, with fractions as fractions;
     ``interval``, half of its 95 % t-interval, with Bonferroni's correction for all intervals of the table;
     ``diverged``, ``ln_diverged``, ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or
     both diverged.

@@ -28,7 +28,7 @@ def table(records: Records) -> pd.DataFrame:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``seconds_per_1k_steps``: the
     median over the undisturbed runs, or all if there is none, with its quartiles; ``seconds_<bucket>``: seconds in a
-    bucket of the clock, mean over the same runs; ``time_state``: the number of undisturbed and of disturbed runs;
+    bucket of the clock, mean over the same runs; ``time_state``: such as "2 disturbed, 1 undisturbed";
     ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
     """
     step, target = statistics.common_step(records), statistics.target(records)
@@ -132,7 +132,7 @@ def _quality(row: dict[Any, Any], name: str) -> str:
 
 
 def _excluded(row: dict[Any, Any]) -> str:
-    """Return how many runs of a series were disturbed, if all were."""
+    """Return ``time_state``, such as "3 disturbed", of a series without undisturbed runs; otherwise ""."""
     return "" if "undisturbed" in row["time_state"] else row["time_state"]
 
 

@@ -54,8 +54,8 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
 
     ``runs``: the number of runs. ``reached``: of those that reached the level of the target metric. ``diverged``: of
     those that diverged before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first
-    evaluation at or beyond the level, not interpolated, and its 95 % interval, see
-    :func:`rmsexp.records.frames.statistics.median_time`.
+    evaluation at or beyond the level, not interpolated, and its 95 % interval; inf if it
+    was not reached. See :func:`rmsexp.records.frames.statistics.median_time`.
     """
     _, metric, mode, *_ = statistics.target(records)
     rows = records.metrics.reindex(columns=["folder", "split", "step", metric])

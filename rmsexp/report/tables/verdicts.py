@@ -49,7 +49,7 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
     ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
-    ``UNDECIDED`` and NaN.
+    ``UNDECIDED``, and NaN for all that the final runs will give.
     """
     return pd.DataFrame([row for campaign in campaigns for row in _rows(campaign)], columns=list(COLUMNS))
 
@@ -90,7 +90,7 @@ def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
 def qualified(row: Mapping[Any, Any]) -> str:
     """Return the outcome of a row with what limits it, such as "supported*†, still improving".
 
-    "*" stands for its remarks, and "†" for :func:`note_on_rates`.
+    "*" stands for remarks of the row, and "†" for :func:`note_on_rates`.
     """
     if row["outcome"] == UNDECIDED:
         return UNDECIDED
@@ -108,7 +108,7 @@ def qualified(row: Mapping[Any, Any]) -> str:
 
 
 def note_on_rates(row: Mapping[Any, Any]) -> str:
-    """Return what "†" means in a row; "" for a row without it: the uncertainty of the chosen rates is not known."""
+    """Return the meaning of "†": the uncertainty of the chosen rates is not known; "" for a row without "†"."""
     decided = row["outcome"] in (claims.SUPPORTED, claims.REFUTED) and not math.isnan(row["low"])
     return CHOSEN_RATES * (decided and math.isnan(row["rates"]))
 
@@ -156,7 +156,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
 def line(row: Mapping[Any, Any]) -> str:
     """Return a verdict in one line, for the terminal.
 
-    An inconclusive test that supports a true claim in less than half of the campaigns is "too short to decide".
+    An inconclusive verdict is "too short to decide" if the power of its test is below ``SHORT``.
     """
     difference = "" if math.isnan(row["difference"]) else f"{_difference(row)}, "
     seen = formats.signed(row["smallest_seen"], row["score"].split()[1]).lstrip("+")
@@ -231,7 +231,7 @@ def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
 
 
 def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame:
-    """Return the rows of :func:`table` without those that a decided campaign supersedes: of its claims and its task."""
+    """Return the rows of :func:`table` without those that a decided campaign ``supersedes`` (same claim and task)."""
     superseded = {
         (campaign.supersedes, campaign.task, claim.claim)
         for campaign in campaigns
@@ -297,7 +297,7 @@ def _of_rates(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
 
 
 def readable_rates(campaign: Campaign) -> pd.DataFrame:
-    """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
+    """Return the tuning of one campaign as text: one row per norm; a column per rate, then the choice or range."""
     by_norm = {norm: {row["rate"]: row for row in _of_rates(campaign, norm)} for norm in campaign.every_arm}
     tried, (split, metric) = sorted({rate for rows in by_norm.values() for rate in rows}), campaign.score
     table = []

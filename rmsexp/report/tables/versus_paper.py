@@ -30,14 +30,13 @@ WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fra
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per number of the paper for the target metric, if its norm was trained and its split evaluated.
+    """Return one row per series and number of the paper for its norm and the target metric on an evaluated split.
 
     Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
-    in percent are fractions.
-    ``final``, ``best``: our means over seeds at the common step and at the best evaluation on the selection split; NaN
-    if all runs diverged or failed. ``…_n``: the number of runs in the mean, which neither diverged nor failed, of
-    ``seeds`` runs. ``paper``: the paper's number. Differences are ours minus the paper's; they are NaN
-    if the data are not the same.
+    in percent are fractions. ``final``, ``best``: our means over seeds at the common step and at the best evaluation on
+    the selection split; NaN if all runs diverged or failed. ``…_n``: the number of runs in the mean, which neither
+    diverged nor failed, of ``seeds`` runs. ``paper``: the paper's number. Differences are ours minus the paper's; they
+    are NaN if the data are not the same.
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
@@ -98,8 +97,7 @@ def figure_1(records: Records) -> list[str]:
     """Return two sentences, or an empty list if there is nothing to compare.
 
     The first gives the training losses of all norms after as many steps as the baseline was trained; the second
-    describes the method. The baseline is LN. It is compared only with runs of the same
-    implementation.
+    describes the method. The baseline is LN; all other runs are of its implementation.
     """
     trained = set(statistics.evaluations(records, "train", "loss")["folder"])
     runs = [run for run in records.runs.to_dict("records") if run["folder"] in trained]
