@@ -1,4 +1,4 @@
-"""Numbers as text, tables as CSV, Markdown and LaTeX, and the files of a comparison.
+"""Numbers as text, tables as CSV, Markdown and the files of a comparison.
 
 Also texts that a spreadsheet or browser would interpret.
 """
