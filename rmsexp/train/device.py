@@ -58,10 +58,10 @@ def keep_freed() -> None:
 
 
 def leave_compiler_out(out: bool) -> None:
-    """Keep functions that torch excludes from compilation from importing its compiler, which takes two seconds.
+    """Choose whether functions that torch never compiles are called without importing its compiler (two seconds).
 
-    ``torch._disable_dynamo`` imports it at the first call of such a function, and keeps in an attribute what it calls
-    from then on: with ``out`` the function itself, otherwise, for compiled models, what torch chooses.
+    ``torch._disable_dynamo`` imports it at the first call of such a function, and stores in an attribute what it calls
+    from then on. With ``out`` it is set here, to the function itself; otherwise, for compiled models, torch sets it.
     """
     optimiser = torch.optim.Optimizer
     hidden = (optimiser.add_param_group, optimiser.zero_grad, optimiser.state_dict, optimiser.load_state_dict)
