@@ -46,7 +46,7 @@ class Failures:
 
 @contextmanager
 def logged(path: Path, failures: Failures) -> Iterator[None]:
-    """Inside the context, write what is logged to a file: of the level INFO, or DEBUG with ``hydra.verbose=true``."""
+    """Inside the context, append log messages to a file: INFO and above, or DEBUG with ``hydra.verbose=true``."""
     handler = failures.attempt("the log file", logging.FileHandler, path, encoding="utf-8") or logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     root = logging.getLogger()
