@@ -68,7 +68,7 @@ def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_p
         found = [Times(*new_process.in_new_process(name, work, (), report)["seconds"]) for name in names]
     times, lines = medians(found), list[str]()
     for part, median, seconds in zip(Times._fields, times, zip(*found, strict=True), strict=True):
-        spread = f"{min(seconds) / median:.2f} to {max(seconds) / median:.2f} times that"
+        spread = f"{min(seconds) / median:.2f} to {max(seconds) / median:.2f} times the median"
         if max(seconds) > SLOWDOWN_LIMITS[part] * median:  # something outside of this machine was busy
             raise ValueError(f"the machine was not quiet: in {PROCESSES} processes, {part} took {spread}; try again")
         lines.append(f"{part:11} {1e3 * median:.3f} ms; {PROCESSES} processes {spread}")

@@ -28,11 +28,11 @@ FEWEST_STEPS = 3  # least number of counted steps of a block
 
 
 def balanced(n: int, place: int, seed: int, *name: str | int) -> list[int]:
-    """Return the order of ``n`` contestants at a place, from 0 on, in the sequence of this seed and name.
+    """Return a permutation of 0 to ``n`` - 1: order number ``place``, from 0, in the sequence of this seed and name.
 
-    The orders at each ``n`` successive places from a multiple of ``n`` on are the rows of a Latin square: every
-    contestant is once at every position. It also comes once directly after every other contestant; if ``n`` is odd, it
-    does so twice in two successive squares. Rows and contestants are shuffled.
+    Each ``n`` successive orders, from a multiple of ``n`` on, are the rows of a Latin square: every contestant is once
+    at every position. If ``n`` is even, it also comes once directly after every other contestant; if ``n`` is odd,
+    twice in the squares 2 k and 2 k + 1 together. Rows and contestants are shuffled.
 
     Source: E. J. Williams, Experimental designs balanced for the estimation of residual effects of treatments (1949).
     """

@@ -116,11 +116,10 @@ def norm_cases(
 ) -> list[Case]:
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
-    The statistics are over the features. Additions are the residual sums that norms follow in a model; fused norms with
-    statistics compute both in one operator, or "apart" in two. The norms ``own`` act on activations. Each case has the
-    ``TRIAD`` of arrays as large as the input, which shows how fast memory or caches are. With ``peers``, there are also
-    eager LayerNorm and RMSNorm and torch's RMSNorm, compiled by torch.compile, each alone and, in additions, with the
-    sum.
+    The statistics are over the features. Additions: a residual sum and the norm after it; fused norms with statistics
+    compute both in one operator, or "apart" in two. The norms ``own`` act on activations. Each case has the ``TRIAD``
+    of arrays as large as the input, which shows how fast memory or caches are. With ``peers``, there are also eager
+    LayerNorm and RMSNorm and torch's RMSNorm, compiled by torch.compile, each alone and, in additions, with the sum.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -160,7 +159,7 @@ def norm_cases(
 
 
 def _additions(layers: dict[str, nn.Module], addend: Tensor) -> dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-    """Return functions of x that compute ``x + addend`` and its norm, by the names of the layers that are the norms."""
+    """Return functions of x that return ``x + addend`` and its norm, by the norm's name or "NAME, apart"."""
     functions: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
     for name, layer in layers.items():
         functions[name] = apart = partial(_apart, layer, addend=addend)

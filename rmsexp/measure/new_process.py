@@ -29,7 +29,7 @@ class ProcessError(ReportedError):
 def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
     """Return what ``work(*arguments, report)`` returns in a new process, which ends with this one at the latest.
 
-    ``name``: the name of the process, for messages.
+    ``name``: the name of the process, for messages. The answer passes through JSON.
 
     Raises: ProcessError if it fails there, or if the process ends before.
     """

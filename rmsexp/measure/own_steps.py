@@ -30,7 +30,7 @@ HERE = "own, same process"  # ``impl`` of steps that are timed in the caller's p
 
 @dataclass(frozen=True)
 class OwnSteps:
-    """Training steps of a user, with what is read of a job and of its config for the record.
+    """Training steps of a user, with those attributes of a job and of its config that go into the record.
 
     ``impl``: "own" or ``HERE``. ``scale``: the setting.
     """
@@ -54,7 +54,7 @@ class OwnSteps:
         return self.scale
 
     def workload(self) -> str:
-        """Return a digest of the maker and of all modules that it names; a random one if it cannot be imported."""
+        """Return a digest of the maker and of all modules that it names; a random one if ``impl`` is ``HERE``."""
         if self.impl == HERE:
             return secrets.token_hex(8)
         pickled = pickle.dumps(self.make)
@@ -65,7 +65,7 @@ class OwnSteps:
 
 
 class Steps(NamedTuple):
-    """A contestant that takes the steps of a function."""
+    """A contestant of :class:`InterleavedTimer`, each step of which is a call of ``function``."""
 
     function: Callable[[], object]
 

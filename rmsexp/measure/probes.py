@@ -1,8 +1,8 @@
-"""Probes of a timing: fixed work between its rounds, whose time shows what slows the machine down and no counter sees.
+"""Probes of a timing: fixed work between its rounds, whose time shows slowdowns of the machine that no counter shows.
 
 A probe divides numbers that fit into the first-level cache, and then reads memory that does not fit into a cache of up
-to 128 MiB; of a larger cache, it may find a part of it there. NumPy does both on the calling thread. Together they take
-about three milliseconds.
+to 128 MiB; a larger cache may hold a part of it. NumPy does both on the calling thread. Together they take about three
+milliseconds.
 
 The *baseline speed* is how long a probe takes on this machine while nothing else slows it down. There is one file for
 each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
@@ -58,7 +58,7 @@ class Probe:
         self._next = 0
 
     def take(self) -> Times:
-        """Do the work once."""
+        """Do the work once, and return the seconds of its two parts."""
         watch = Stopwatch()
         for _ in range(DIVISIONS):
             np.divide(1.0, self._numbers, out=self._numbers)
@@ -79,7 +79,7 @@ def medians(times: list[Times]) -> Times:
 class Reference:
     """The median seconds of a probe's two parts on the machine with the id ``machine``, measured while it was quiet.
 
-    ``number``: how many probes ``processes`` fresh processes took in all.
+    ``work``: the ``WORK`` of a probe. ``number``: the number of probes in all ``processes`` fresh processes together.
     """
 
     machine: str
@@ -92,7 +92,7 @@ class Reference:
 
 
 def path_of(identity: str) -> Path:
-    """Return the file of the reference of the machine of this id."""
+    """Return the path of the file with the baseline speed of the machine with the id ``identity``; make its folder."""
     return cache_folder(FOLDER, identity) / FILE
 
 
@@ -156,7 +156,7 @@ class ProbedContention(Contention):
             self.probe()
 
     def report(self) -> dict[str, Any]:
-        """Return the report of the class above, with ``probes``, or None if no probe was taken.
+        """Return the report of :class:`Contention` with the key ``probes``, which is None if no probe was taken.
 
         ``probes``: ``number``, ``spikes``, ``median`` (seconds by part), and ``reference``, that of the quiet machine
         or None. What they say of the state is judged from records (:mod:`rmsexp.records.frames.time_states`).

@@ -74,7 +74,7 @@ def measure(
     this machine pause, and other measurements wait.
 
     Args:
-        jobs: by series, the norm with its changed options.
+        jobs: the jobs, by series: the norm's name with its changed options.
         work: what a process does, importable there; by default it times the steps of jobs, or a user's own.
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.

@@ -45,7 +45,7 @@ def measure(
     """Time the jobs in this process, and return what the record has from it.
 
     Args:
-        jobs: by series, the norm with its changed options.
+        jobs: the jobs, by series: the norm's name with its changed options.
         number: the number of this process, from 0 on, among those that measure the same jobs. The first one also
             measures the parts of a step and its peak memory, after the rounds.
         order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
@@ -64,7 +64,7 @@ def measure(
 
 
 def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict[str, T]:
-    """Return what is timed in the order in which the process of this number builds it."""
+    """Return ``contestants`` in the order in which process ``number`` builds them."""
     names = list(contestants)
     return {names[i]: contestants[names[i]] for i in balanced(len(names), number, order_seed, "process")}
 
@@ -133,7 +133,7 @@ def measure_rounds(
     report: Report,
     blocks_after: float = 0,
 ) -> tuple[list[Round], str]:
-    """Return timed rounds, and why no more were: all intervals are narrow enough, or the budget is spent.
+    """Return the timed rounds, and why there are no more: "narrow enough", as all intervals are, or "budget spent".
 
     The width of an interval is taken relative to its ratio. Intervals are narrow enough only after ``FEWEST_ROUNDS``
     rounds; a spent budget stops from two rounds on. The widths are checked ever less often: checks after each round

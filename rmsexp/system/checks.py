@@ -40,7 +40,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def right_key(key: str, known: Iterable[str]) -> str:
-    """Return "; write X" for a key that other programs have (``ELSEWHERE``), or as :func:`nearest`."""
+    """Return "; write X" for a key of other programs (``ELSEWHERE``) whose key here is known, else :func:`nearest`."""
     known, name = list(known), key.rpartition(".")[2]
     written = next((entry[-1] for entry in ELSEWHERE if name in entry[0].split() and entry[1] in known), None)
     return nearest(key, known) if written is None else f"; write {written}"

@@ -1,4 +1,4 @@
-"""Stopwatch, clock, spans of time and date. Nothing else that is recorded reads the time."""
+"""Stopwatch, clock, time spans and dates. All times and dates that are recorded are read in this module."""
 
 import datetime
 import time
@@ -50,10 +50,10 @@ def span(seconds: float) -> datetime.timedelta:
 
 
 def timestamp(text: str) -> float:
-    """Return what :func:`now` returned as seconds since 1970."""
+    """Convert a date and time that :func:`now` returned to seconds since 1970."""
     return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def now() -> str:
-    """Return the date and time in UTC, to the second."""
+    """Return the date and time in UTC, to the second, in ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -62,8 +62,8 @@ def number(kind: type[Number], least: float, most: float = sys.float_info.max) -
     def parse(text: str) -> Number:
         value = kind(text)
         if not least <= value <= most:
-            limit = f" to {most}" if most < sys.float_info.max else ""
-            raise argparse.ArgumentTypeError(f"{text} is not from {least}{limit or ' on'}")
+            limit = f" and at most {most}" if most < sys.float_info.max else ""
+            raise argparse.ArgumentTypeError(f"must be at least {least}{limit}, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # which argparse prints for a text that is no number
@@ -93,7 +93,7 @@ def add_own_classes(parser: Parser) -> None:
 def entry_point(main: Callable[..., int]) -> Callable[..., int]:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
 
-    ``main``: returns the exit status of a list of words, by default those of the process.
+    ``main``: gets the words of the command line, or None for those of the process, and returns the exit status.
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
     neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
@@ -181,9 +181,9 @@ def recorded(words: Sequence[str]) -> str:
 
 
 def value_word(key: str, value: object) -> str:
-    """Return the word ``key=value`` that sets a key to a value of Python: Hydra and OmegaConf take text as it is.
+    """Return the word ``key=value`` with which Hydra sets a key to a value of Python; text arrives unchanged.
 
-    Raises: TypeError or ValueError for a value that is no text, path, number, truth value, None, or list of them.
+    ``value``: a text, path, number, truth value, None, or list of them. Raises: TypeError if JSON cannot hold it.
     """
     return f"{key}={_literal(value)}"
 

@@ -15,7 +15,7 @@ def threads(processes: int = 1) -> int:
     """Return the number of threads of each of several processes that share what this process has; at least 1.
 
     ``min(available cores / processes, launcher)``, rounded down. A launcher gives each process its own threads; values
-    of its variables that are no such number are left out.
+    of its variables that are no positive integer are left out.
     """
     from joblib import cpu_count
 

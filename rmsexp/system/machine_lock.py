@@ -2,7 +2,7 @@
 
 It is the lock of a file that all processes of this user on this machine share, in the folder of temporary files:
 XDG_RUNTIME_DIR is removed when the user logs out, even if workers go on, and processes that cron or a container starts
-lack it. Processes with different TMPDIR do not meet.
+lack it. Processes with different TMPDIR do not exclude each other.
 """
 
 import os
@@ -27,9 +27,9 @@ Report = Callable[[str], None]
 def measuring(report: Report) -> Iterator[None]:
     """Inside the context, no other process of this user measures on this machine, and campaign workers pause.
 
-    Wait for the first at the beginning; ``report`` gets a line if that takes more than a second, or if the machine's
-    folder for temporary files cannot have locks. Then the context runs without one. A worker that trains pauses within
-    one logging interval (:func:`pause`).
+    Another measurement is waited for at the beginning; ``report`` gets a line if that takes more than a second. If the
+    folder for temporary files cannot have locks, ``report`` gets a warning, and the context runs without the lock. A
+    worker that trains is not waited for; it pauses within one logging interval (:func:`pause`).
     """
     with ExitStack() as stack:
         try:

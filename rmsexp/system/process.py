@@ -85,7 +85,7 @@ def in_submitit() -> bool:
 
 
 def hand_on(signum: int | None) -> None:
-    """After a run was stopped by SIGUSR2 and saved, call the handler that was there before, unless it is of rmsexp.
+    """If SIGUSR2 stopped a run, which is saved now, call the signal's present handler, unless it is of rmsexp.
 
     Raises: what it raises: SystemExit after submitit has requeued its job; UncompletedJobError if it does not.
     """
@@ -101,7 +101,7 @@ def _module(handler: object) -> str:
 
 @contextmanager
 def handling(handler: Handler, signals: Iterable[signal.Signals]) -> Iterator[None]:
-    """Call ``handler`` for these signals inside the context, unless this is not the main thread."""
+    """Call ``handler`` for these signals inside the context; outside the main thread, change nothing."""
     if threading.current_thread() is not threading.main_thread():  # Python handles signals only in the main thread
         yield
         return
@@ -147,7 +147,7 @@ def follow_parent() -> None:
     """In a worker process, send this process SIGTERM when its parent process has ended.
 
     Until then SIGINT and SIGHUP are ignored here: those of a terminal reach the parent, too, which stops its workers.
-    In every process, the signals that :func:`start_worker` blocked are unblocked. Repeated calls do nothing else.
+    In every process, the signals that :func:`start_worker` blocked are unblocked. Repeated calls do nothing.
     """
     from multiprocessing import parent_process
 

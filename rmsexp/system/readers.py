@@ -1,8 +1,8 @@
 """Read JSON and YAML files as plain data. The records of a run may come from somebody else, or be damaged.
 
-Each reader returns the mapping that a file in UTF-8 holds, and raises OSError if the file cannot be opened, or else
-ValueError with a message of one line that names the file. YAML that is too large, too deeply nested or has aliases is
-refused before it takes time or memory.
+Each reader returns the mapping that a file in UTF-8 holds. It raises OSError if the file cannot be opened, and
+ValueError, in one line that names the file, for other content. YAML that is too large, too deeply nested or has aliases
+is refused before it takes time or memory.
 
 A reader of a record states, in annotations, which keys and types it needs, and :func:`typed` checks the data against
 them. Keys that the type does not have are allowed, since newer versions add some, unless the reader refuses them. If
@@ -152,7 +152,7 @@ def read_typed(path: Path, kind: type[T]) -> T:
 
 
 def typed_of(file: object, kind: type[T], content: object, *, refuse_unknown: bool = False) -> T:
-    """Return the content of a file as a value of a type.
+    """Return ``content``, the plain data in a file, as a value of the type ``kind`` (:func:`typed`).
 
     Raises: ValueError, in one line that names the file and the place in it, if it is not of this type.
     """

@@ -1,1 +1,1 @@
-"""The trainer: loop, clock, checkpoints and loggers. It does not depend on a particular task or norm."""
+"""The trainer: loop, training step, checkpoints and loggers. It does not depend on a particular task or norm."""

@@ -78,9 +78,9 @@ class Contention:
     def watch(self) -> Iterator[None]:
         """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown.
 
-        Note also whether the process was suspended inside, as the clock would have run on: by SIGCONT, which ends a
-        suspension. It does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM
-        that ends a job. A frozen container gets no signal.
+        A suspension of the process inside, during which the clock runs on, is noticed by the SIGCONT that ends it. It
+        does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM that ends a job.
+        A container that is frozen and thawed gets no signal.
         """
         try:
             threads, machine = _schedstat(self._processes), _machine()
@@ -107,9 +107,10 @@ class Contention:
     def report(self) -> dict[str, Any]:
         """Return ``state`` (undisturbed, disturbed or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.
 
-        The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. ``shared``: whether
-        other runs were done at the same time, or another process used the GPU. ``based_on`` lists the evidence behind
-        the state. On a GPU this also asks nvidia-smi whether another process uses the run's GPU now.
+        ``waited``: the threads' time of waiting for a core, divided by their CPU time. ``steal``: the share of all
+        cores' time that the host took away. Both are None if the state is unknown, as the evidence cannot be read or
+        nothing was watched. ``shared``: whether other runs were done at the same time, or another process used the GPU.
+        ``based_on``: which evidence there was, such as "waiting". This asks nvidia-smi who uses the run's GPU now.
         """
         if self.on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays disturbed
             self._gpu_shared = _gpu_shared()

@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
-    """Set threads, determinism on CUDA, and the reuse of memory (:func:`keep_freed`); return the config's device.
+    """Set threads, determinism on CUDA, :func:`keep_freed` and :func:`leave_compiler_out`; return the config's device.
 
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
     ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
@@ -58,10 +58,10 @@ def keep_freed() -> None:
 
 
 def leave_compiler_out(out: bool) -> None:
-    """Keep functions that torch excludes from compilation from importing its compiler, which takes two seconds.
+    """Choose whether functions that torch never compiles are called without importing its compiler (two seconds).
 
-    ``torch._disable_dynamo`` imports it at the first call of such a function, and keeps in an attribute what it calls
-    from then on: with ``out`` the function itself, otherwise, for compiled models, what torch chooses.
+    ``torch._disable_dynamo`` imports it at the first call of such a function, and stores in an attribute what it calls
+    from then on. With ``out`` it is set here, to the function itself; otherwise, for compiled models, torch sets it.
     """
     optimiser = torch.optim.Optimizer
     hidden = (optimiser.add_param_group, optimiser.zero_grad, optimiser.state_dict, optimiser.load_state_dict)

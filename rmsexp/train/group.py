@@ -1,8 +1,8 @@
 """One run on several processes, which torchrun has started, and all communication between them.
 
-Process r of W takes the micro-batches r, r + W, …. What the processes compute is added up in an order that does not
-depend on W, so the results equal those of one process with as many micro-batches, to the bit. Process 0 alone has the
-run's folder, and sends the others what it loaded.
+Process r of W takes the micro-batches r, r + W, …. With ``reduce=ordered`` what they compute is added up in an order
+that does not depend on W, so the results equal those of one process with as many micro-batches, to the bit. Process 0
+alone has the run's folder, and sends the others what it loaded.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _waiting(
 class Alone:
     """The only process of a run. :class:`Group` has the same members for several.
 
-    ``rank``: the number of this process; ``size``: their number. Of several items this process takes those in the slice
-    ``chosen``. ``facts``: what the record of the run says of the processes. ``stop``: the number of the signal with
-    which all stop after the present step, or None. ``is_restarted``: whether torchrun has started one of them before.
+    ``rank``: the index of this process, from 0, among ``size`` processes. Of several items it takes those in the slice
+    ``chosen``. ``facts``: what the record of the run says of the processes. ``stop``: the number of the signal for
+    which all stop after the present step, or None. ``is_restarted``: whether torchrun has started one of them again.
     """
 
     rank, size, chosen = 0, 1, slice(0, None, 1)
@@ -68,11 +68,11 @@ class Alone:
         self.is_restarted = process.is_started_again("TORCHELASTIC")
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, by rank. Tensors of others arrive on the CPU."""
+        """Return a list of all processes' values, by rank. With several processes, their tensors are on the CPU."""
         return [value]
 
     def interleaved(self, own: Sequence[T], number: int) -> list[T]:  # noqa: ARG002
-        """Return what belongs to all of ``number`` items, in order, given what belongs to those of this process."""
+        """Return the results of all ``number`` items, in order. ``own``: those of this process's items."""
         return list(own)
 
     def barrier(self) -> None:
@@ -84,7 +84,7 @@ class Alone:
 
 
 class Group(Alone):
-    """The processes of a run that torchrun has started. They get signals together."""
+    """The processes of a run that torchrun has started. A signal to one of them stops all (``stop``)."""
 
     def __init__(self, store: Store, device: torch.device) -> None:
         self.rank, self.size = process.rank_and_size()
@@ -182,7 +182,7 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Alone
     store = meet(shared, rank, size, timeout)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     interface = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
-    with _waiting("the processes cannot connect", f"{interface} names the network to use"):
+    with _waiting("the processes cannot connect", f"set {interface} to the network interface to use"):
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
     try:
         group = _group = Group(store, chosen)

@@ -37,8 +37,8 @@ SEVERITY = ("undisturbed", "unknown", "disturbed")
 class State:
     """The progress of a run, as saved in its checkpoints.
 
-    ``pending``: for each step since the last training row, a list of its objective, the sum of each of ``metrics``, the
-    norm of the gradient, and the number of predictions. ``metrics_bytes``: the length of ``metrics.jsonl``.
+    ``pending``: for each step since the last training row, a list of its objective, the sum of each metric, the norm of
+    the gradient, and the number of predictions. ``metrics``: their names. ``metrics_bytes``: size of ``metrics.jsonl``.
     """
 
     step: int = 0  # number of steps taken
@@ -51,7 +51,7 @@ class State:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> State:
-        """Return the state with the values of a checkpoint, whose digest was checked. Raises: KeyError for a lack."""
+        """Return the state from a checkpoint's entry ``state``, unchecked. Raises: KeyError if a field is missing."""
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
 
@@ -72,15 +72,15 @@ def restore(
 ) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model; metrics are removed, or kept under another name if there has been a
-    checkpoint. If the best model so far cannot be used, or is of a
-    later step, whose metrics are dropped, the next evaluation replaces it.
+    Return the checkpoint's state and clock. Without a checkpoint, initialise the model and return new ones; metrics are
+    removed if ``saved_step`` is 0, and else renamed. If the best model so far cannot be used, or is of a later step,
+    whose metrics are dropped, the next evaluation replaces it.
 
     ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
     status; 0: there is none; None: not known. ``warn``: gets messages about checkpoints that are damaged or missing.
 
-    Raises: checkpoint.CheckpointError if there are checkpoints and none can be used; RunLockedError if another process
-    may have taken over the run.
+    Raises: checkpoint.CheckpointError if there are checkpoints and none can be used; ReportedError if one cannot be
+    read now, but may be intact; RunLockedError if another process may have taken over the run.
     """
 
     def use(payload: checkpoint.Payload) -> tuple[State, Clock]:
@@ -122,12 +122,12 @@ def share_start(
     resolved: Mapping[str, Any],
     impl: str,
 ) -> tuple[State, Clock]:
-    """Return the start of process 0 of several, whose model and optimiser are set on all.
+    """Copy the model and optimiser of process 0 to all processes; return its state and clock in each of them.
 
     ``start``: what :func:`restore` returned in process 0; None in the others. The other arguments, such as ``impl``,
     the implementation of the norms, are those of this process.
 
-    Raises: ReportedError if the processes differ in what results depend on, or in the steps at which they meet.
+    Raises: ReportedError if the processes differ in what results depend on, or in the steps at which they communicate.
     """
     group: Any = stepper.group
     facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
@@ -145,9 +145,10 @@ def share_start(
 
 
 def evaluated_after(config: Any, step: int) -> int:
-    """Return the first step after ``step`` at which a run with this config of a task is evaluated.
+    """Return the first step after ``step`` at which a run with this config is evaluated, whether it ends before or not.
 
-    It is evaluated every ``eval_every`` steps or, if it gets a score, at the steps of :mod:`rmsexp.config.score`.
+    These are multiples of ``eval_every`` or, if ``evaluation`` is set, the steps of :mod:`rmsexp.config.score`; after
+    all of those, the result is a step beyond the schedule.
     """
     if config.evaluation is None:
         return (step // config.eval_every + 1) * config.eval_every
@@ -169,10 +170,10 @@ class Trainer:
     """Trains a model on a task, from a state on.
 
     ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
-    does. ``pauses``: whether it waits between two steps while another process measures on this machine.
+    does. ``pauses``: whether training waits, before each logging interval, while another process measures times.
 
     Several processes take the same steps, and process 0 alone has a writer. A signal to any of them stops all after the
-    same step. If one is lost, process 0 saves the last complete step.
+    same step. If one is lost, process 0 saves the last complete step, unless it computes on a GPU.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Seen:
     slopes: tuple[int, int] = (0, 0)
 
     def values(self, gain: Tensor | None) -> dict[str, float | None]:
-        """Return the ``QUANTITIES``: None for one that the layer does not have."""
+        """Return by name the ``QUANTITIES`` (see ``docs/extending.md``); None for one that the layer does not have."""
         x, (values, saturated) = torch.cat([each.flatten(0, -2) for each in self.vectors]).float(), self.slopes
         variance, mean = torch.var_mean(x, -1, correction=0)
         squares = variance + mean.square()
@@ -65,7 +65,7 @@ class Watch(TorchFunctionMode):
 
 
 class Monitor:
-    """Writes what the norms of a model see: a row per layer, at the first evaluation in each ``PERIOD`` of steps.
+    """Collects what the norms of a model see: a row per layer, at the first evaluation in each ``PERIOD`` of steps.
 
     The quantities are those of the next step's first micro-batch. A forward and a backward pass without fused kernels
     compute them, and change nothing of the training. Vectors at padding are left out. Of feature maps a vector is a
@@ -82,7 +82,7 @@ class Monitor:
             self._lines += [line for step, line in of_steps if step.isdecimal() and int(step) <= evaluated]
 
     def text(self, step: int, objective: Callable[[], Tensor]) -> str:
-        """Return the content of the file after adding the rows of ``step``. ``objective`` computes the loss."""
+        """Return the content of the file, with rows of ``step`` if they are due. ``objective`` computes the loss."""
         last = self._lines[-1].partition(",")[0]
         is_due = not last.isdecimal() or step // PERIOD > int(last) // PERIOD
         for name, values in self.observe(objective).items() if is_due else ():
@@ -91,7 +91,7 @@ class Monitor:
         return "\n".join(self._lines) + "\n"
 
     def observe(self, objective: Callable[[], Tensor]) -> dict[str, dict[str, float | None]]:
-        """Return the ``QUANTITIES`` of each layer that computes the loss ``objective()``, in the order of the calls."""
+        """Return by name the ``QUANTITIES`` of each norm layer that ``objective()`` calls, in order of the calls."""
         found, watch = dict[Normaliser, Seen](), Watch()
 
         def look(layer: Normaliser, arguments: tuple[Tensor, ...], options: Mapping[str, Any]) -> None:

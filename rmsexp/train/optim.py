@@ -74,8 +74,8 @@ class AdamWConfig(AdamConfig):
     """Options of AdamW (Loshchilov & Hutter 2019), and of the optimisers that may take its place.
 
     ``name``: "adamw"; "muon" (:class:`Muon`) for matrices inside the model, and AdamW for all else; or "sgd" with the
-    momentum ``beta1``. ``weight_decay``: rate times this is the share that decays per step, of matrices and of the
-    embedding; with ``decay_gains`` also of vectors: gains, shifts and other parameters of norms.
+    momentum ``beta1``. ``weight_decay``: times the learning rate, the share by which matrices and the embedding shrink
+    per step; with ``decay_gains`` also vectors: gains, shifts and other parameters of norms.
     """
 
     beta1: float = 0.9

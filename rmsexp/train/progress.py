@@ -1,4 +1,4 @@
-"""Show the progress of a run: as a bar on a terminal, as plain lines elsewhere, and by several processes at once."""
+"""Show the progress of a run: as a bar on a terminal, as plain lines elsewhere and in worker processes."""
 
 import logging
 import sys
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Failures:
     """Parts of a run that only show or copy its results, which have failed and are switched off, so the run goes on.
 
-    ``errors``: the error of each such part, such as the display or a logger.
+    ``errors``: by the name of such a part, such as "the log file" or "logger=wandb", the message of its error.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Failures:
 
 @contextmanager
 def logged(path: Path, failures: Failures) -> Iterator[None]:
-    """Inside the context, write what is logged to a file: of the level INFO, or DEBUG with ``hydra.verbose=true``."""
+    """Inside the context, append log messages to a file: INFO and above, or DEBUG with ``hydra.verbose=true``."""
     handler = failures.attempt("the log file", logging.FileHandler, path, encoding="utf-8") or logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     root = logging.getLogger()
@@ -97,7 +97,6 @@ class ProgressDisplay:
             self.report(f"{self._label}  step {step}/{self._steps}  {text}")
 
     def report_evaluation(self, row: Row) -> None:
-        """Show an evaluation row."""
         self.report(
             f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row, self.metric)}"
         )

@@ -45,10 +45,11 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the keys among ``DECISIVE`` that differ between two sessions, or that ``before`` lacks, and others.
+    """Return the keys in which two sessions differ, so that their results or times may differ.
 
-    Others are ``impl``, the implementation of the norms, and ``machine``, which older records lack; ``world_size``, the
-    number of processes, and ``own_code``, which sessions lack that have one process, or no modules of the user.
+    A key of ``DECISIVE`` that ``before`` lacks counts as different. ``impl``, the implementation of the norms, and
+    ``machine`` are not compared if ``before`` lacks them. A missing ``world_size``, the number of processes, stands for
+    1, and a missing ``own_code``, the digest of the user's modules, for "".
     """
     lacked = {"impl": after.get("impl"), "world_size": 1, record.OWN_CODE: ""}
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
@@ -59,7 +60,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 @cache
 def machine_id() -> str:
-    """Return the id of this machine, with the instructions that torch uses."""
+    """Return the ``id`` of :func:`rmsexp.system.machine.identity`, with the vector instructions that torch uses."""
     return str(machine.identity(torch.backends.cpu.get_cpu_capability())["id"])
 
 

@@ -37,7 +37,7 @@ class Recorder:
                         recorder.log(step, "valid", loss=evaluate(model))
 
     The run is ``<results>/<task>/<setting>/<norm>/seed<seed>/``. Runs of one task and setting are drawn together by
-    ``python -m rmsexp.report``. It ends as finished; as diverged if a value that was logged is not finite; and if an
+    ``python -m rmsexp.report``. A run ends as finished; as diverged if a value that was logged is not finite; and if an
     exception ends the ``with`` statement as interrupted (KeyboardInterrupt) or failed.
 
     Args:
@@ -49,7 +49,7 @@ class Recorder:
         target: Split, metric and mode ("min" or "max") of the comparison.
         config: Values that ``config.yaml`` shall have.
         device: Where the model is; by default the GPU if there is one.
-        force: Whether a run with the same name is moved aside, to ``seed<seed>.old0``.
+        force: Whether a run with the same name is moved aside, to ``seed<seed>.old<number>``.
 
     Raises: ConfigError for a name that cannot be that of a folder, and without ``force`` if there is such a run;
     RunLockedError if another process writes it.
@@ -111,7 +111,7 @@ class Recorder:
     def log(self, step: int, split: str = "train", **values: float) -> None:
         """Record values, such as ``loss=0.5``, after ``step`` training steps.
 
-        ``split``: "train", or that of an evaluation. A value that is not finite ends the record: the run diverged.
+        ``split``: "train", or that of an evaluation. Once one is not finite, no more are recorded: the run diverged.
         """
         with self._paused("log"):
             self._step = max(self._step, step)

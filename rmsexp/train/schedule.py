@@ -105,7 +105,7 @@ class Cosine:
 
 
 def _check_lengths(steps: int, warmup: int | None) -> None:
-    """Raise ValueError unless the learning rate reaches its peak, at the end of the warm-up or before."""
+    """Raise ValueError unless ``1 <= warmup <= steps``, so that the learning rate reaches its peak; None is valid."""
     checks.at_least("schedule.steps", steps, 1)
     if warmup is None:
         return

@@ -41,8 +41,8 @@ class StepResult(NamedTuple):
 class Sums:
     """Sums over the micro-batches of a step, which are added in their order; one object is used for all steps.
 
-    ``values``: the loss, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The backward
-    passes add up the gradients. ``number``: that of the step's micro-batches.
+    ``values``: the objective, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The
+    backward passes add up the gradients. ``number``: how many micro-batches the step has, in all processes.
     """
 
     values: Tensor | None = None
@@ -69,7 +69,7 @@ class Sums:
 class JointSums(Sums):
     """Sums over the micro-batches of all processes.
 
-    All that is added up is in one float32 vector: for each signal of ``STOPPING`` the number of processes that have got
+    All that is added up is in one float32 vector: for each signal of ``STOPPING`` a number above 0 if a process has got
     it, the numbers of predictions and of examples, for each parameter the number of gradients, the values, and the
     gradients of all parameters. In each step the host reads the numbers, for which it waits for a GPU.
 
@@ -78,9 +78,9 @@ class JointSums(Sums):
     m - 1, adds its own, and sends them on. The process of the last one sends them to all. At most three gradients are
     in a process's memory: its own as tensors, then as a vector, and the vector that it received.
 
-    Otherwise each process adds up its own micro-batches, then one reduction those of the processes.
-    DistributedDataParallel forms its buckets anew after the first step of each start, so from three processes on a
-    continued run would differ from an undisturbed one.
+    Otherwise each process adds up its own micro-batches, and one all-reduce adds up the sums of the processes.
+    DistributedDataParallel is not used: it forms its buckets anew after the first step of each start, so with three or
+    more processes a continued run would differ from an uninterrupted one.
     """
 
     def __init__(self, group: Group, model: nn.Module, ordered: bool) -> None:
@@ -124,7 +124,7 @@ class JointSums(Sums):
         self._group.stop = received[0] if received else None
 
     def _vector(self) -> Tensor:
-        """Return the vector of what this process has added up, and begin again with nothing, also in gradients."""
+        """Return the vector of what this process has added up; then reset the sums and the gradients."""
         values = self.values
         if values is None:  # without a micro-batch in this step
             values = torch.zeros(len(self.metrics) + 1, device=self._group.device)
@@ -157,10 +157,10 @@ class Stepper:
         self._depending_on_step = depending_on_step(model)
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
-        """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``.
+        """Do training step ``step`` (from 0); its parts "forward", "backward" and "update" run in ``part(name)``.
 
-        The gradients of the micro-batches are added in their order. Each micro-batch is computed with the running
-        statistics from before the step; those of all micro-batches then update them, in order.
+        The gradients of the micro-batches are added as :class:`Sums` or :class:`JointSums` says. Batch norms compute
+        each micro-batch with the running statistics from before the step, and then update them by each, in order.
         """
         for group in self.optimizer.param_groups:
             group.update(self.rates(step))
@@ -183,7 +183,7 @@ class Stepper:
         return StepResult(values, list(sums.metrics), sums.count, sums.examples)
 
     def set_step(self, step: int) -> None:
-        """Tell the norms that depend on it the step of the training."""
+        """Set the step of the training in the norms that depend on it."""
         for layer in self._depending_on_step:
             layer.set_step(step)
 
@@ -193,11 +193,11 @@ class Stepper:
         return rates | {"lr": self.config.optim.lr * rates["lr"]}
 
     def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
-        """Return what belongs to this process's micro-batches, with their numbers in the step."""
+        """Return the items in ``own``, one for each of this process's micro-batches, after its number in the step."""
         return zip(range(self._sums.number)[self.group.chosen], own, strict=True)
 
     def _all(self, own: list[T]) -> list[T]:
-        """Return what belongs to all micro-batches, given that of this process's micro-batches."""
+        """Return the items of all micro-batches, in order. ``own``: those of this process's micro-batches."""
         gathered = self.group.interleaved(own, self._sums.number)
         return tree_map_only(Tensor, lambda tensor: tensor.to(self.device), gathered)
 

@@ -37,8 +37,8 @@ class Writer:
         """Write the config, ``run.json`` and the status of a run that this process trains from now on.
 
         ``identity``: that of its checkpoints. ``resolved``: its config. ``facts``: the content of ``run.json``; the
-        last of its ``sessions`` is that of this process, to which the contention, and what ``failures`` and the
-        standard streams report, are added. ``logger``: which loggers get the rows, too.
+        last of its ``sessions`` is that of this process, to which the contention, the errors in ``failures`` and, until
+        a step is taken, ``trained: false`` are added. ``logger``: which loggers get the rows, too.
         """
         self._identity, self._facts, self.contention, self._failures = identity, facts, contention, failures
         atomic.write_atomic(self.files.config_path, yaml_text(resolved))
@@ -50,7 +50,7 @@ class Writer:
         self.files.write_status(status, self.step, error, run=self._run, checkpoint=self.checkpoint)
 
     def append(self, rows: list[record.Row], files: Mapping[str, str | bytes] = {}) -> int:
-        """Append rows to the metrics, and replace files of the task, by name. Return the length of the metrics."""
+        """Append rows to metrics and loggers, replace the task's files by name; return the metrics' length in bytes."""
         length = self.files.append(rows)
         for row in rows:
             self._to_loggers("log", row)

@@ -16,11 +16,10 @@ TRIAL_STEPS = 20
 
 
 def trial(asked: Asked, run: Planned) -> float | None:
-    """Return the seconds of training of a whole run, from ``TRIAL_STEPS`` steps; 0 if it diverges in these.
+    """Return the seconds of training of a whole run, estimated from a trial of ``TRIAL_STEPS`` steps.
 
-    Return None if it fails, which is reported.
-
-    The trial is done in a hidden folder below that of the campaign, or of the items, which is removed afterwards.
+    Return 0 if the trial diverges, and None if it fails, which is reported. The trial is done in a hidden folder below
+    that of the campaign, or of the items, which is removed afterwards.
 
     Raises: SystemExit if a signal stops it.
     """

@@ -42,9 +42,9 @@ EXPECTED = (*REPORTED, ValueError)
 class Outcome:
     """How a run ended.
 
-    ``error``: why it diverged, failed or was interrupted. ``signum``: the number of the signal that stopped it, or
-    None. ``already``: whether it had ended before this process, which then did nothing. ``notice``: a line about its
-    record.
+    ``step``: number of steps taken; 0 if unknown. ``error``: why it diverged, failed or was interrupted. ``signum``:
+    the number of the signal that stopped it, or None. ``already``: whether it had ended before this process, which then
+    did nothing. ``notice``: in this case, a line if the user's own code has changed since; "" otherwise.
     """
 
     status: Status
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a run shares its machine, its terminal and other processes.
+    """How a run shares the machine and the terminal, and with which processes it is done.
 
     ``n_jobs``: the number of runs that share the machine. ``pauses``: whether it waits while another process
     measures there. ``group``: the processes of the run, of which this is process 0; None: it is the only one.
@@ -215,8 +215,8 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
 def _sessions(earlier: Sequence[Session], current: dict[str, Any], display: ProgressDisplay) -> list[Mapping[str, Any]]:
     """Return the sessions of a run: those of ``earlier`` that began before the present one, and ``current``, this one.
 
-    ``comparable`` in this session is false if a key of ``provenance.DECISIVE``, such as code or threads, has changed
-    since the session before. Such changes, and the step of a continued run, are reported.
+    ``comparable`` in this session is false if :func:`provenance.changed` finds changes since the session before, such
+    as of code or threads, or if no session before is recorded. These, and the step of a continued run, are reported.
     """
     step = current["from_step"]
     sessions = [session for session in earlier if session.get("from_step", 0) < step]
@@ -297,7 +297,7 @@ def execute_jointly(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Ou
 
 
 def _follow(job: config.Job, group: Group) -> Outcome:
-    """Take part in the run of process 0, which has the record. The outcome is "finished" if that does not begin it."""
+    """Take part in the run of process 0, which has the record. The outcome is "finished" if it does not begin."""
     cfg = job.config
     try:
         with group.interrupt.install():

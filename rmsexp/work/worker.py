@@ -63,7 +63,7 @@ class Worker:
         return None
 
     def _note(self, job: Planned, outcome: runner.Outcome) -> None:
-        """Note and report how a run ended here. One that had ended and still does not count would be tried for ever."""
+        """Note and report how a run ended here. One that had ended and still does not count is not tried again here."""
         if outcome.status == "failed" or (outcome.already and job in self.asked.plan().left):
             reasons = [outcome.error] if outcome.status == "failed" else [ENDED, outcome.notice]
             self.failed[job] = "; ".join(filter(None, reasons))

@@ -177,8 +177,8 @@ def test_the_median_over_processes_is_stored(found: list[Times], capsys: pytest.
     assert (stored.arithmetic, stored.memory) == pytest.approx((0.001005, 0.00205))
     assert (stored.processes, stored.number) == (5, 5 * PROBES)
     arithmetic, memory, path = capsys.readouterr().out.splitlines()
-    assert arithmetic == "arithmetic  1.005 ms; 5 processes 1.00 to 1.00 times that"
-    assert memory == "memory      2.050 ms; 5 processes 0.98 to 1.02 times that"
+    assert arithmetic == "arithmetic  1.005 ms; 5 processes 1.00 to 1.00 times the median"
+    assert memory == "memory      2.050 ms; 5 processes 0.98 to 1.02 times the median"
     assert Path(path.split()[1]).is_file()
 
 
