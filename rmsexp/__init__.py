@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
-    raise SystemExit("rmsexp: it does not run on Windows itself; use the Windows Subsystem for Linux (WSL)")
+    raise SystemExit("rmsexp: Windows itself is not supported; use the Windows Subsystem for Linux (WSL)")
 
 from rmsexp.system import process
 
@@ -50,17 +50,17 @@ def run(
 ) -> Result:
     """Begin a run or continue it, and return its record. A run that diverged or reached max_steps is not repeated.
 
-    ``norm``: the name of a norm, or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``; the class of your
-    own one must be importable. ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``:
+    ``norm``: the name of a norm, or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``; a norm class of
+    your own must be importable. ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``:
     a folder with your own configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the
-    config by their keys, such as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Text is taken
-    as it is.
+    config by their keys, such as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Strings
+    among them are never parsed as numbers, lists or references.
 
     The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
-    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops it; in a job of submitit SIGUSR2
-    raises what submitit does.
+    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops it; after SIGUSR2 in a job of
+    submitit, the exception of submitit's own handler.
     """
     from rmsexp import config
     from rmsexp.commands import result
@@ -84,7 +84,7 @@ def run(
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is used first, so that ``import rmsexp`` and the help stay quick."""
+    """Return a member that needs torch, imported at its first use, so that ``import rmsexp`` and the help are quick."""
     modules = {
         "convert": "rmsexp.norms.convert",
         "Recorder": "rmsexp.train.recorder",

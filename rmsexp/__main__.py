@@ -1,6 +1,6 @@
 """The command ``rmsexp`` (also ``python -m rmsexp``): call the command that the first word names, or do runs.
 
-The words are those of runs if there are none, or if the first is a flag or an override such as norm=ln.
+It does runs if there are no words, or if the first word is a flag or an override such as norm=ln.
 """
 
 import sys

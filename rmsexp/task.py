@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Noise(Protocol):
-    """A source of random noise for one forward pass; runs with different norms get the same.
+    """A source of random noise for one forward pass; runs with different norms get the same noise.
 
     In evaluation a model gets None instead and applies no noise.
     """
@@ -46,7 +46,7 @@ class Target:
 
     ``mode``: whether the smallest ("min") or largest ("max") value is best. ``selection``: the split on which the best
     model of a run is chosen by this metric. ``chance``: the metric of a model that has learnt nothing, such as 0.9 for
-    the error with ten classes; None: not known. Norms that are both about as bad are not compared.
+    the error with ten classes; None: not known. Two norms that are both near ``chance``, or worse, are not compared.
     """
 
     split: str
@@ -60,8 +60,8 @@ class Target:
 class Extent:
     """What an evaluation covers.
 
-    ``examples``: number of validation examples, the first ones, that are evaluated with greedy search; None: all, with
-    the search of the config. ``test``: whether test splits are evaluated, too.
+    ``examples``: number of validation examples, the first ones, that are evaluated, in translation with greedy search;
+    None: all, with the search of the config. ``test``: whether test splits are evaluated, too.
     """
 
     examples: int | None = None
@@ -92,9 +92,9 @@ class Objective:
 
 
 class MicroBatches(list[Any]):
-    """All or some micro-batches of a step, and the ``weights`` of all of them, in order.
+    """All or some micro-batches of a step. ``weights``: of all micro-batches of the step, in order, listed here or not.
 
-    The objective of the step is the mean of the micro-batches' objectives, weighted so.
+    The objective of the step is the mean of all its micro-batches' objectives with these weights.
     """
 
     def __init__(self, batches: Iterable[Any], weights: Sequence[int]) -> None:
@@ -118,10 +118,10 @@ class Task(Protocol):
     ``predictions``: what the loss is averaged over (:attr:`Objective.count`), in the plural, such as tokens; progress
     shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order;
     :mod:`rmsexp.rules.quantities` has functions for losses and errors. ``steps_per_epoch``: number of steps in which
-    training sees as many examples as the training set has. ``notes``: remarks on the metrics, for the record; if one is
-    named ``rmsexp.records.record.SUBWORDS`` or ``WORDS``, a digest of learnt subwords or of the vocabulary,
-    that of a continued run must be the same.
-    ``files``: contents from the last evaluation that are written to the run's folder, by file name.
+    training sees as many examples as the training set has. ``notes``: remarks on the metrics, by name, for the record.
+    The notes named ``rmsexp.records.record.SUBWORDS`` and ``WORDS``, digests of learnt subwords and of the vocabulary,
+    must not change when a run is continued. ``files``: contents from the last evaluation, by file name, for the run's
+    folder.
     """
 
     dataset: Dataset
@@ -168,8 +168,8 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode.
 
-        The splits of ``target`` are among them, and their metrics have ``target.metric``. ``extent.split`` is the name
-        of the validation split, whose first ``extent.examples`` examples are evaluated.
+        With WHOLE, the splits of ``target`` are among them, and their metrics have ``target.metric``. The validation
+        split is named ``extent.split`` in the result, and its first ``extent.examples`` examples are evaluated.
         """
 
 
@@ -177,7 +177,7 @@ OPTIONAL = ("notes", "files", "prepare")  # members of Task that a derived class
 
 
 def lacking(task: Task, config: Any) -> str | None:
-    """Return what a task lacks of :class:`Task`, or its config of ``optim`` and ``schedule``; or None."""
+    """Return a text that names the first member of :class:`Task`, or key of its config, that is missing; or None."""
     methods = [name for name, value in vars(Task).items() if inspect.isfunction(value) and name[0] != "_"]
     for name in (*Task.__annotations__, *methods):
         # not getattr, because a property such as steps_per_epoch may need what ``prepare`` reads
@@ -210,8 +210,8 @@ def target_value(results: Mapping[str, Mapping[str, float]], target: Target) -> 
     """
     metrics = results.get(target.selection)
     if metrics is not None and target.metric not in metrics:
-        found = f"has {', '.join(metrics)}"
-        raise TaskError(f"the task's target is {target.metric}, but its evaluate of {target.selection} {found}")
+        found = f"for split {target.selection} its evaluate returned only {', '.join(metrics)}"
+        raise TaskError(f"the task's target is the metric {target.metric}, but {found}")
     return None if metrics is None else metrics[target.metric]
 
 
@@ -219,11 +219,11 @@ def target_value(results: Mapping[str, Mapping[str, float]], target: Target) -> 
 class CoupledTask(Protocol):
     """A task whose loss compares the examples of a batch with each other, so micro-batches have no loss of their own.
 
-    ``objective(model, batch, noise)`` of such a task is ``coupled(*embed(model, batch))``.
+    Its ``objective(model, batch, noise)`` is ``coupled(*embed(model, batch))``; weights are numbers of examples.
     """
 
     def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
-        """Return what the loss takes of a micro-batch: tensors with a row per example."""
+        """Return the inputs of the loss that come from a micro-batch: tensors with a row per example."""
 
     def coupled(self, *rows: Tensor) -> Objective:
         """Return the objective of a whole batch, given the tensors of :meth:`embed`, joined in the batch's order."""

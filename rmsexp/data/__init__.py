@@ -20,7 +20,7 @@ class DataError(ReportedError):
 
 
 class UnavailableError(DataError):
-    """Raised if data is missing or could not be downloaded. The message has something to copy."""
+    """Raised if data is missing or could not be downloaded. The message says where to get it, or by which command."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Refuses every function that plain data does not need, because a pickle may name any, and reading it calls it."""
+    """Refuses functions that plain data does not need: a pickle may name any function, which reading it would call."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in PLAIN:
@@ -71,7 +71,7 @@ def top4(root: Path) -> Source[Cloze]:
 
 
 def _words(path: Path) -> list[str]:
-    """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
+    """Return n + 1 words by id. The file is a pickled dictionary that gives n words distinct ids from 0 to n."""
     with checked(path, KIND) as content:
         ids = dict(unpickled(content))
         names = {id: word for word, id in ids.items()}

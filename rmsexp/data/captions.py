@@ -59,9 +59,9 @@ def pictures(
 ) -> Source[Captions]:
     """Return the data set ``name`` of captioned images. Only the first five captions of an image are used.
 
-    ``files`` are those that splits and captions were read from. ``kind``, of :mod:`rmsexp.data.image_features`: that of
-    the features, which are stored below ``<folder>/features/<kind>``. The digest covers the names and contents of
-    ``files``, ``kind``, and the names and sizes of each split's images, but not their pixels.
+    ``files`` are those that splits and captions were read from. ``kind`` is the kind of image features
+    (:mod:`rmsexp.data.image_features`), which are stored below ``<folder>/features/<kind>``. The digest covers names
+    and contents of ``files``, ``kind``, and the names and sizes of each split's images, but not their pixels.
 
     Raises: DataError if a split has no images, if one of ``files`` cannot be read, or if an image is missing, has fewer
     than five captions, or an empty one among the first five.

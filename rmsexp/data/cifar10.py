@@ -95,7 +95,7 @@ def load(root: Path) -> Images:
 
 
 def digest_of_folder(folder: Path) -> str:
-    """Return a SHA-256, in hexadecimal, of the names and contents of all files below a folder of images."""
+    """Return a SHA-256, in hexadecimal, of the paths and contents of all files below ``<folder>/<split>/<class>``."""
     paths = sorted(path for path in folder.glob("*/*/**/*") if path.is_file())
     digests = [(str(path.relative_to(folder)), sha256_of(path)) for path in paths]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
@@ -130,7 +130,7 @@ def from_folder(folder: Path, root: Path) -> Images:
                 np.save(stored / f"{split}_x.npy", _channels_first(np.stack(pixels)))
                 np.save(stored / f"{split}_y.npy", np.array([label for *_, label in found], np.int64))
         except (OSError, ValueError) as error:
-            raise DataError(f"{folder}: {error}; it needs train/CLASS/IMAGE and test/CLASS/IMAGE") from None
+            raise DataError(f"{folder}: {error}.\nPut images into train/CLASS and test/CLASS of this folder.") from None
 
     def read(stored: Path) -> dict[str, Any]:
         return {name: np.load(stored / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y")}

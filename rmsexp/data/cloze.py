@@ -191,7 +191,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     and reports them. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before
     every run would take minutes. The questions are read again if a file's time of modification changes, too.
 
-    Raises: DataError if there are no files for train or none for valid.
+    Raises: DataError if there are no files for train or none for valid; OSError if a folder cannot be read.
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
@@ -263,8 +263,8 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
     """Return the words of the ``count`` sentences of a passage that share the most words with the question.
 
     The sentences stay in the order of the passage; a passage with fewer sentences is returned whole. A word that occurs
-    several times counts once; the placeholder and punctuation do not count. Of equal sentences, the earlier one is
-    preferred. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
+    several times counts once; the placeholder and punctuation do not count. Ties go to the earlier
+    sentence. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
     """
     words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
     sentences = split_sentences(passage)

@@ -47,7 +47,7 @@ def read_lines(path: Path) -> Iterator[str]:
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}, line {number}: not UTF-8 ({error.reason}).\nUnpack a compressed file; convert another to UTF-8."
+            f"{path}, line {number}: not UTF-8 ({error.reason}).\nConvert it to UTF-8; unpack it if it is compressed."
         ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from None
@@ -55,9 +55,9 @@ def read_lines(path: Path) -> Iterator[str]:
 
 @contextmanager
 def checked(path: Path, kind: str) -> Iterator[bytes]:
-    """Yield the content of a file, which is expected to be of a ``kind``.
+    """Yield the content of a file. ``kind``: what the file should be, for the message "PATH is not KIND".
 
-    Raises: DataError that names the file if it cannot be read, or in place of any exception about its content.
+    Raises: DataError that names the file if it cannot be read, or in place of any exception inside the context.
     """
     content = read_bytes(path)
     try:
@@ -119,8 +119,8 @@ def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the fi
 def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[None]:
     """Hold a lock while a library downloads a data set to ``folder``. Raises: UnavailableError if it fails.
 
-    ``name`` is the data set, ``words`` are those with which ``python -m rmsexp.prepare`` downloads it, ``root`` is
-    data.root.
+    ``name`` is the data set; ``words`` are the overrides with which ``python -m rmsexp.prepare`` downloads it; ``root``
+    is data.root.
     """
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
@@ -192,7 +192,7 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
 
     Of several processes, one makes it and the others wait. If ``make`` fails or is killed, nothing is stored.
 
-    Raises: DataError if the folder cannot be read or stored; whatever ``make`` raises.
+    Raises: DataError if the folder cannot be read or stored, or for an OSError of ``make``; other errors of ``make``.
     """
     if not folder.exists():
         try:

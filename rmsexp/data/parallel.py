@@ -1,6 +1,6 @@
 """Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line.
 
-Text is read pair by pair, so that one of any size takes little memory, and its chunks are worked on by processes.
+Pairs are read one by one, so even a large text takes little memory. Chunks of pairs are processed in parallel.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:
-    """Return the files of one of sacreBLEU's English-German test sets, which has so many sentences, by language."""
+    """Return the files by language of sacreBLEU's English-German test set ``name``, which has ``sentences`` lines."""
     from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
 
     folder = Path(SACREBLEU_DIR, name)
@@ -165,7 +165,7 @@ def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str
 
 
 def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> dict[str, list[Path]]:
-    """Return the paths of each split's two files. Raises: DataError that names all missing files."""
+    """Return files [source, target] by split; .gz if no plain one exists. Raises: DataError naming missing files."""
     pairs = {split: [Path(f"{prefix}.{code}") for code in (source, target)] for split, prefix in prefixes.items()}
     for paths in pairs.values():
         for side, path in enumerate(paths):
@@ -208,8 +208,8 @@ def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:
 def in_processes(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Yield ``function(item)`` for each item, in their order; a few items are taken ahead.
 
-    A single item is computed in this process. Under torchrun one process of a machine prepares data, with the cores of
-    all.
+    At most four processes compute, and no more than :func:`cores.threads`. If that is 1, as usual under torchrun, or
+    for a single item, this process computes.
 
     Raises: DataError if a process is killed; whatever ``function`` raises.
     """

@@ -1,4 +1,4 @@
-"""Many token sequences in two arrays, of which that of the tokens may stay in a file, and batches of them.
+"""Token sequences, stored in an array of tokens, perhaps memory-mapped, and an array of offsets; batches of them.
 
 "Sentence" stands for a training example: a sentence pair, or a passage with its question. The caller gives the order
 of the sentences, for example a random permutation. This order is cut into pools of consecutive sentences. Each pool is

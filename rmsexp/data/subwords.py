@@ -170,7 +170,7 @@ def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: An
 
 
 def load_pieces(model: bytes) -> Any:
-    """Return the processor of a model. Raises: ValueError if the model is damaged."""
+    """Return the SentencePieceProcessor of a model. Raises: ValueError if the model is damaged."""
     from sentencepiece import SentencePieceProcessor
 
     try:
@@ -180,7 +180,7 @@ def load_pieces(model: bytes) -> Any:
 
 
 def digest_of_pieces(processor: Any) -> str:
-    """Return a digest of the pieces of a model, with their ids and scores.
+    """Return a digest, 16 hexadecimal digits, of the pieces of a model, with their ids and scores.
 
     The model file also has the number of threads with which it was learnt, which differs between machines.
     """
@@ -294,7 +294,7 @@ def _count(folder: Path, pairs: Pairs) -> list[Counter[str]]:
 def _merges(counts: Counter[str], vocabulary: int, name: str) -> str:
     """Return the merges in the format of subword-nmt: a line with the version, then one line per merge.
 
-    Raises: ValueError if the words of ``counts`` give fewer than ``vocabulary``.
+    Raises: ValueError if the words of ``counts`` give fewer than ``vocabulary`` merges.
     """
     from subword_nmt.learn_bpe import learn_bpe
 

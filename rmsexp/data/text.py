@@ -64,8 +64,8 @@ def lambada(root: Path, held_out: int, rest: bool) -> Text:
     The ``held_out`` last passages of development are the validation text, the others the training text. The
     ``held_out`` first passages of test are the test text; with ``rest``, the others are training text, too.
 
-    Raises: DataError if a file is missing, empty, or cannot be read; ValueError if ``held_out`` leaves no training
-    passage, or if there are fewer test passages.
+    Raises: DataError if a file is missing, empty, no plain text, or cannot be read; ValueError if ``held_out`` leaves
+    no training passage, or if there are fewer test passages.
     """
     paths = lambada_files(root)
     development, test = (_read(path).removesuffix(b"\n").split(b"\n") for path in paths)
@@ -116,7 +116,7 @@ class Tokens:
 class Bytes:
     """Converts text to token ids and back without loss. :class:`Pieces` has the same attributes and methods.
 
-    ``size``: number of ids. ``line_end``: the id of the line feed. ``digest``: that of the pieces that were learnt.
+    ``size``: number of ids. ``line_end``: the id of the line feed. ``digest``: of the learnt pieces, "" for bytes.
     ``lengths``: number of bytes of each token, int64 of shape (size,).
     """
 
@@ -124,7 +124,7 @@ class Bytes:
     lengths = np.ones(256, dtype=np.int64)
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
+        """Return ids, uint8 (token,). Pieces returns uint16 or int32, and raises UnicodeDecodeError if not UTF-8."""
         return np.frombuffer(text, dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -170,12 +170,12 @@ class Pieces:
 
 
 def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) -> Tokens:
-    """Return a text as tokens of a kind in ``KINDS``.
+    """Return a text as tokens of a kind in ``KINDS``; ``vocabulary``: number of pieces, if these are "sentencepiece".
 
-    A model of ``vocabulary`` pieces and the encoded text are read from ``<root>/tokens``, or computed and stored there.
+    The model of pieces and the text encoded with it are read from ``<root>/tokens``, or computed and stored there.
 
-    Raises: DataError if the text cannot be read or is not UTF-8, or if the result cannot be stored; ValueError if
-    ``vocabulary`` does not fit the text.
+    Raises: DataError if the text cannot be read; with "sentencepiece", also if it is not UTF-8 or the result cannot be
+    stored, and ValueError if ``vocabulary`` does not fit the text.
     """
     if kind == "bytes":
         return Tokens(Bytes(), {split: Bytes().encode(content) for split, content in text.load(report).items()})

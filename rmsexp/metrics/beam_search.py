@@ -190,7 +190,7 @@ def beam_search(
 def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
     """Return the tokens of hypotheses of ``length`` tokens, ``(sentences, hypotheses, longest)``.
 
-    ``parents``, ``(sentences, hypotheses)``: which of the ``prefixes`` each hypothesis continues, by one of ``tokens``.
+    ``parents``: index of the prefix of each hypothesis; ``tokens``: its last token; both ``(sentences, hypotheses)``.
     """
     extended = prefixes.gather(1, parents[..., None].expand(-1, -1, prefixes.shape[2]))
     extended[..., length - 1] = tokens

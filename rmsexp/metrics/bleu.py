@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def score(hypotheses: Sequence[str], references: Sequence[str], target: str = "") -> dict[str, float]:
     """Return ``bleu`` and ``chrf``, from 0 to 100, of detokenised lines with one reference per line; case matters.
 
-    ``target``: the code of the language in any spelling, such as ``zh_CN``, or "". By the language sacreBLEU chooses
-    the tokeniser of BLEU: one of its own for Chinese, Japanese and Korean.
+    ``target``: the code of the language in any spelling, such as ``zh_CN``, or "". It selects BLEU's
+    tokeniser: sacreBLEU has special ones for Chinese, Japanese and Korean, and 13a for others.
 
     Raises: ValueError if ``target`` is no code of a language, or if a package that the tokeniser needs is missing.
     """

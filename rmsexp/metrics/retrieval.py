@@ -36,7 +36,7 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
         fold: number of images in a fold. Each fold is ranked by itself, with its captions, and metrics are averaged
             over folds; images that do not fill the last fold are left out. With None, or more than there are images,
             all images are one fold.
-        each: returns the results of a function for several arguments.
+        each: returns the results of a function for several arguments, in order, as ``map`` does.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)

@@ -144,7 +144,7 @@ class Task(TaskBase):
         return self.config.optim.optimizer(model.parameters(), inside=model.layers.parameters())
 
     def plan(self, epoch: int) -> np.ndarray:
-        """Return where the sequences of an epoch's batches start in the training text, in random order."""
+        """Return where an epoch's sequences start in the training tokens, (step, batch), in random order."""
         context, seed, batch_size = self.config.context, self.config.seed, self.config.batch_size
         first = seed_of(seed, "first", epoch) % context
         starts = first + context * permutation(self._windows, seed, "order", epoch).numpy()
@@ -166,8 +166,8 @@ class Task(TaskBase):
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
         """Return the loss in nats per token, the bits per byte and the perplexity of a split.
 
-        It is read in sequences of ``context`` tokens, which ``examples`` counts. Each sees only the one token before
-        it, the first a line feed.
+        The split, or its first ``examples`` sequences, is read in sequences of ``context`` tokens. The model sees one
+        token before each sequence: for the first a line feed.
         """
         tokeniser, tokens = self._tokens.tokeniser, self._tokens.splits[split]
         tokens = tokens if examples is None else tokens[: examples * self.config.context]
@@ -207,9 +207,9 @@ class Task(TaskBase):
         return tokeniser.decode(tokens[start:])
 
     def _sequences(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield batches of successive sequences of ``context`` tokens and the one before, as starts and common length.
+        """Yield (starts, length) of batches of sequences of ``context`` tokens, each with the one token before it.
 
-        The last batch has what remains.
+        The sequences follow one another in a text of ``tokens`` tokens. The last batch has what remains.
         """
         context = self.config.context
         at_once = min(EVALUATED_TOKENS, EVALUATED_LOGITS // self.vocabulary)

@@ -81,7 +81,7 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig(TensorFlowAdamConfig):
-    """Options of Adam. ``bias_correction``: "standard", or "published", a factor close to 1 after a few steps."""
+    """Options of Adam. ``bias_correction``: "standard", or "published": with 1 - beta for beta, so soon near 1."""
 
     bias_correction: str = "published"
 
@@ -170,7 +170,7 @@ class Task(TaskBase):
         init.initialise(model, init.uniform(0.1), partial(stream, self.config.seed, "init"), others)
 
     def plan(self, epoch: int) -> np.ndarray:
-        """Return the images of an epoch's batches, ``(step, batch)``: the last is dropped, as in the published code."""
+        """Return batches of images, ``(step, batch)``; the last, even if full, is dropped, as in the published code."""
         size, batch_size = len(self._splits["train"]), self.config.batch_size
         order = permutation(size, self.config.seed, "order", epoch).numpy()
         return order[: (size - 1) // batch_size * batch_size].reshape(-1, batch_size)
@@ -219,7 +219,7 @@ class Task(TaskBase):
     def _loss(self, captions: Tensor, images: Tensor) -> float:
         """Return the ranking loss of a held-out split per matching pair.
 
-        It is computed in batches of images of about equal size, at most ``batch_size``, with each of their captions.
+        Batches, about equally large, have at most ``batch_size`` images and the n-th caption of each, for each n.
         """
 
         def loss(part: tuple[Tensor, int]) -> dict[str, float]:

@@ -74,7 +74,7 @@ class Config(translation.Config):
         for key in ("tokens", "accumulate", "pool"):
             checks.at_least(key, getattr(self, key), 1)
         if self.micro_batches != 1:
-            raise ValueError("task=transformer takes its number of micro-batches per step from accumulate; set that")
+            raise ValueError("task=transformer needs micro_batches=1; accumulate is its number of micro-batches")
         if self.batching is not None:
             checks.choice("batching", self.batching, ("toolkit",))
 
@@ -92,7 +92,7 @@ class Task(TranslationTask):
     def prepare(self, report: Callable[[str], None]) -> None:
         super().prepare(report)
         if not self.epoch(0):
-            raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch of this text is half full")
+            raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch is half full; lower it")
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Return the micro-batches of an epoch, which shuffles those of each pool; pairs are shuffled once per run."""

@@ -38,7 +38,7 @@ TRANSLATIONS = "translations.json.gz"  # the name of the file of Translations in
 
 
 class Translations(NamedTuple):
-    """Translations of whole test sets: the target language, and references and translations by the name of the set."""
+    """Translations of whole test sets into the language ``target``. ``tests``: [references, translations] by set."""
 
     target: str
     tests: dict[str, list[list[str]]]
@@ -165,8 +165,8 @@ class Config(config.RunConfig):
 class TranslationTask(TaskBase):
     """Base class of both translation tasks. :class:`rmsexp.task.Task` describes the attributes and methods.
 
-    A model takes a :class:`Batch` and :class:`rmsexp.task.Noise` in training. In decoding ``encode`` takes source
-    tokens and their mask and returns a state, and ``step`` takes tokens and the state and returns logits and the next.
+    A model takes a :class:`Batch` and :class:`rmsexp.task.Noise` in training. In decoding, ``encode`` takes source
+    tokens and their mask and returns a state; ``step`` takes tokens and a state and returns logits and the next state.
     """
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid", chance=0.0)
@@ -238,7 +238,7 @@ class TranslationTask(TaskBase):
             yield self._load(held_out.pairs, indices)
 
     def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
-        """Return the pairs that are scored in batches, as indices, in descending order of target length."""
+        """Return batches of the scored pairs, as arrays of indices, in descending order of target length."""
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         return cut(order, self.config.decoding.batch_size)
 

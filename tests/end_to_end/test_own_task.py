@@ -102,7 +102,7 @@ MISTAKES = [
     (CODE, "class Config(RunConfig):", "class Options(RunConfig):", "spirals has no dataclass Config"),
     (CODE, "return tasks.MicroBatches(", "print(", "the task's batches must return MicroBatches"),
     (CODE, "return tasks.Objective(", "return (", "the task's objective must return Objective"),
-    (CODE, '"error": (logits', '"mistakes": (logits', "the task's target is error, but its evaluate of valid has loss"),
+    (CODE, '"error": (logits', '"mistakes": (logits', "error, but for split valid its evaluate returned only loss"),
     ("my/recipe/spirals/demo.yaml", "", "", "Could not find 'recipe/spirals/demo'"),
     (CONFIG, "# @package _global_\n", "", "must begin with the line '# @package"),
     (CONFIG, "  lr: 0.003\n", "", "optim.lr has no value: its config lacks this key"),

@@ -1,4 +1,4 @@
-"""Small built-in substitutes for the paper's data sets, generated from a seed by choices alike on every machine."""
+"""Small built-in substitutes for the paper's data sets, generated from a seed, with equal results on every machine."""
 
 from collections.abc import Sequence
 from typing import TypeVar

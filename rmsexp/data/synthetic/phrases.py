@@ -4,7 +4,7 @@ The sentences come from a small grammar. Neither copying words nor translating t
 
 - German articles and adjectives agree in gender, number and case, and verbs in number.
 - In a German main clause, a participle or a separable prefix comes last; in a subordinate clause, the finite verb.
-- The German finite verb precedes the subject after an adverb, which begins the sentence.
+- If a German sentence begins with an adverb, the finite verb precedes the subject.
 - An English compound of two nouns is one German word, often with a linking element.
 
 Each English sentence has exactly one translation.
