@@ -77,8 +77,8 @@ class Request:
 
     @cached_property
     def common(self) -> config.Job:
-        """A run of any task with the scale and the results of all runs."""
-        return self.composed([word for word in self.words if word.startswith(("scale=", "results="))])
+        """A job with the task, if all runs have one, the scale and the results folder of the runs; the norm is any."""
+        return self.composed([word for word in self.words if word.startswith(("task=", "scale=", "results="))])
 
     @property
     def results(self) -> Path:

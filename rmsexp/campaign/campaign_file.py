@@ -347,6 +347,8 @@ class Content:
         key, sizes = next(iter(self.ladder.items()))
         if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
             raise ValueError(f"ladder: the values of {key} must be at least two, ascending, above 0")
+        if uneven := [name for name, values in self.ladder.items() if len(values) != len(sizes)]:
+            raise ValueError(f"ladder: {uneven[0]} must have as many values as {key}, which has {len(sizes)}")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 
