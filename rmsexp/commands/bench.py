@@ -6,7 +6,7 @@ norms         norm layers, eager, fused and torch's: forward with backward, forw
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
 Prints a table per shape, for ``norms`` three. The record, its tables and its figures go to a new folder,
-<results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with a record of the finished tables.
+<results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with a record of finished tables.
 """
 
 from __future__ import annotations
