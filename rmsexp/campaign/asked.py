@@ -41,14 +41,14 @@ class Timing:
         return next(iter(self.jobs.values())).setting_folder
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold this setting's lock of timings in the context. Raises: RunLockedError on entry if it is taken."""
+        """Return a context that holds the setting's lock for timings. Entry raises RunLockedError if another has it."""
         return Lock(self.folder / ".timing.lock", self.folder).held()
 
     def is_left(self) -> bool:
-        """Return whether some series was measured in fewer processes than asked for, in the records so far.
+        """Return whether some series was measured in fewer than ``options.processes`` processes, in the records so far.
 
-        As in reports, records of the same clock and code count together: a budget may end before all processes did.
-        Records of another config, or of a norm of the user's own that has changed since, do not count.
+        As in reports, records that agree in ``comparable.CLOCK`` and code count together: a budget may end before all
+        processes did. Records of another config, or of a norm of the user's own that has changed since, do not count.
         """
         records = timing_records.load(self.folder)
         records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
@@ -63,9 +63,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Request:
-    """What a campaign and items have in common.
+    """A campaign or items, as a command line asks for them.
 
-    ``name``: that was typed, ``typed``: the words after it. ``words``: the overrides that all runs have.
+    ``name``: the name on the command line. ``typed``: the words after the name. ``words``: the overrides of all runs.
     """
 
     name: str
@@ -77,27 +77,27 @@ class Request:
 
     @cached_property
     def common(self) -> config.Job:
-        """A run of any task with the scale and the results of all runs."""
-        return self.composed([word for word in self.words if word.startswith(("scale=", "results="))])
+        """A job with the task, if all runs have one, the scale and the results folder of the runs; the norm is any."""
+        return self.composed([word for word in self.words if word.startswith(("task=", "scale=", "results="))])
 
     @property
     def results(self) -> Path:
         return config.expanded(self.common.config.results)
 
     def command(self, places: bool = True) -> tuple[str, ...]:
-        """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
+        """Return the words after ``python -m rmsexp.campaign``; if not ``places``, without those of WHERE_AND_HOW."""
         typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
         return (self.name, *typed, *config_dir_words(self.config_dir))
 
     def composed(self, words: Sequence[str]) -> config.Job:
-        """Return the run of these overrides."""
+        """Return the job of a run's overrides."""
         return _composed(tuple(words), self.config_dir)
 
     def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
-        """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
+        """Raise ConfigError for an override of a key in ``MANAGED`` or ``more``."""
         for override in config.parse(words):
             if override.key_or_group in (*self.MANAGED, *more):
-                raise config.ConfigError(f"{override.input_line}: {self.name} sets {override.key_or_group} itself")
+                raise config.ConfigError(f"{override.input_line}: {self.name} sets this key itself; leave it out")
 
 
 _composed = lru_cache(maxsize=4096)(config.job)  # composing is slow
@@ -114,7 +114,7 @@ def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
 
 
 def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the overrides of runs: those that files state, and typed words. The last one of a key counts."""
+    """Return overrides: those of the mappings, then the typed words. Of several for one key the last one counts."""
     words = {key: value_word(key, value) for values in stated for key, value in config.flatten(values).items()}
     return tuple((words | {word.partition("=")[0]: word for word in typed}).values())
 
@@ -122,7 +122,8 @@ def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[st
 def folder_name(name: str, words: Sequence[str]) -> str:
     """Return the name of a folder, such as "quality+norms=ln-mine+task=cifar10".
 
-    It differs for different words, except for their order. If the readable form may not, it ends with a digest.
+    Different words give different names; their order does not matter. If readable text cannot ensure this, or is too
+    long, the name ends with a digest.
     """
     changes = sorted(words)
     text = "".join(f"+{word}" for word in changes)

@@ -72,11 +72,11 @@ class Seeds:
 
 
 class Registration(NamedTuple):
-    """How the rules of the campaign, its file without the part ``timing``, were registered.
+    """The registration of a campaign's rules (:meth:`.question.Question.rules`), its file without the part ``timing``.
 
-    ``digest``: of the rules. ``commit``: of the code; None if it was not known. ``changed``: the keys of the rules that
-    have changed since, in ``campaign.json``. ``rules`` (:meth:`.question.Question.rules`) and ``code``, a digest of the
-    code, are in ``registered.json``.
+    ``digest``: of the rules. ``commit``: of the code (:func:`commit_of`); None if it was not known. ``changed``: the
+    keys of the rules that have changed since, joined with commas, or None. Only ``campaign.json`` has it, and only
+    ``registered.json`` has ``rules`` and ``code``, a digest of the code.
     """
 
     digest: str
@@ -109,7 +109,7 @@ class CampaignFile:
         tolerance: as in :class:`Final`.
         claims: their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
-        registered: None before the first run.
+        registered: None until the campaign is registered.
     """
 
     name: str
@@ -134,7 +134,7 @@ class CampaignFile:
 
     @property
     def task(self) -> str:
-        """The task of all runs; "unknown" before there are any."""
+        """The task of all runs; "unknown" if no run is planned yet and ``runs`` does not name it."""
         return next((job.folder.partition("/")[0] for job in self.jobs), str(self.runs.get("task", "unknown")))
 
     @property
@@ -144,13 +144,13 @@ class CampaignFile:
 
     @property
     def longer(self) -> float:
-        """How many steps a final run has for each of a tuning run, as far as the campaign states it."""
+        """The steps of a final run divided by those of a tuning run; 1 unless the campaign states both."""
         final, tuning = (runs.get("schedule.steps") for runs in (self.runs, self.tuning_runs))
         return 1.0 if None in (final, tuning) else float(str(final)) / float(str(tuning))
 
     @property
     def is_tuned(self) -> bool:
-        """Whether rates are chosen; otherwise all norms have the only rate of the grid, or every rate."""
+        """Whether rates are chosen. If not, each norm has the grid's only rate or, for stable ranges, all its rates."""
         return self.tolerance is None and (self.rules == OCTAVE_RULES or len(self.grid) > 1)
 
     @property
@@ -176,19 +176,19 @@ def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ..
 
 
 def plain(value: float) -> str:
-    """Return a number as it is typed: keys of integers refuse 16.0, and keys of numbers take 16, too."""
+    """Return a number as an override has it: 16 for 16.0, which keys of integers refuse."""
     return repr(int(value) if value.is_integer() else value)
 
 
 def moment(text: object) -> float | None:
-    """Return the date and time in a record as seconds since 1970; None if it has none."""
+    """Return the date and time in a text as seconds since 1970; None if ``text`` is no date and time."""
     with suppress(ValueError):
         return clock.timestamp(str(text))
     return None
 
 
 def commit_of(git: Mapping[str, Any], code: object) -> str:
-    """Return the commit of some code, with "+" if there may be changes; without one, ``NO_GIT`` and a digest."""
+    """Return the commit in ``git``, with "+" if there may be changes; without one, ``NO_GIT`` and ``code``."""
     if not git.get("commit"):
         return f"{NO_GIT}{code}"
     return f"{git['commit']}{'' if git.get('dirty', False) is False else '+'}"
@@ -225,10 +225,10 @@ def registration(folder: Path) -> Registration | None:
 
 
 def read(path: Path) -> CampaignFile:
-    """Return the content of a file.
+    """Return the content of a ``campaign.json``.
 
-    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged. A key that
-        is not known is damage: it may say how to decide the claims.
+    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged or has an
+        unknown key, which may say how to decide the claims.
     """
     stored = read_json(path)
     if (form := stored.pop("format", None)) != FORMAT:
@@ -263,10 +263,9 @@ def text(file: CampaignFile) -> str:
 class Tune:
     """How learning rates are chosen.
 
-    ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
-    to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``by``: the metric by which rates
-    are chosen, such as "valid error"; by default the task's. ``runs``: options of the tuning runs alone, such as fewer
-    steps.
+    ``over``: the tuned key with its rates, each twice the one before; by default ``optim.lr`` with half the recipe's
+    rate, this rate and twice it. With a single rate, all norms have it, and nothing is tuned. ``by``: the metric by
+    which rates are chosen, such as "valid error"; by default the task's. ``runs``: overrides of tuning runs alone.
     """
 
     over: dict[str, list[float]] = field(default_factory=dict)
@@ -284,7 +283,7 @@ class Final:
 
     ``min_seeds``: the number of seeds at first; then as many as their spread asks for, at most ``max_seeds``.
     ``score``: the metric, such as "test error"; by default the task's. ``tolerance``: claims are about the stable
-    range of rates, within which the score is at most this much worse than at the best rate
+    range of rates, within which the score is at most this much worse, in the displayed unit, than at the best rate
     (:mod:`rmsexp.rules.measures`). Then nothing is tuned: every rate of ``tune.over`` is run with one seed, and the
     best rate and those beside the ends of the range with ``min_seeds``; ``max_seeds`` is not used.
     """
@@ -317,12 +316,12 @@ class Timing(ProcessOptions):
 class Content:
     """The keys of a campaign's file, except ``claims``.
 
-    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the default
-    claims, made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
-    verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
+    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: if the file has no
+    claims, that of the default ones: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
+    verdicts this one replaces, once this one is decided. ``ladder``: keys of the runs with their values, such as
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
-    score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.
-    ``pilot``: of campaigns of the first rules, a first run of each norm, at one ``rate``, before tuning.
+    score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the campaign's rules. ``pilot``:
+    only with the first rules, ``{rate: R}``: each norm has a first run at rate R, before tuning.
     """
 
     question: str = ""
@@ -347,6 +346,8 @@ class Content:
         key, sizes = next(iter(self.ladder.items()))
         if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
             raise ValueError(f"ladder: the values of {key} must be at least two, ascending, above 0")
+        if uneven := [name for name, values in self.ladder.items() if len(values) != len(sizes)]:
+            raise ValueError(f"ladder: {uneven[0]} must have as many values as {key}, which has {len(sizes)}")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 
@@ -356,7 +357,7 @@ KEYS = [key.name for key in fields(Content) if key.name not in ("runs", "rules",
 
 
 def read_content(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content, tuple[Claim, ...], list[str]]:
-    """Return the content of a file with the changes in ``words``, its claims, and the other words, which are of runs.
+    """Return a file's content as ``words`` change it, the file's claims, and the other words, which are of runs.
 
     Raises: ConfigError or ValueError for a mistake in the file or in the words.
     """
@@ -383,7 +384,7 @@ def _floats(values: Any) -> Any:
 
 
 def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
-    """Return the claims of a file; if it has none, that each norm equals the first."""
+    """Return the claims of a file, ``stored``; for an empty list, that each norm equals the first."""
     if stored and content.margin is not None:
         raise config.ConfigError("margin= has no effect, because the file has claims with margins of their own")
     if stored == []:

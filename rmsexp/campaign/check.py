@@ -28,9 +28,10 @@ LEVEL = 0.99  # of the interval within which a baseline's mean must lie
 
 
 def check(campaign: Campaign, ours: Path) -> dict[str, list[str]]:
-    """Return the reasons to refuse a campaign's verdicts, by what is checked; none where nothing speaks against them.
+    """Return, by the name of each check, the reasons to refuse a campaign's verdicts; an empty list if it is passed.
 
-    ``ours``: results whose campaigns of the same runs the baseline is compared with; without one, it is left out.
+    ``ours``: results of our own. If a decided campaign there has the same runs, RMSNorm's scores are compared with its
+    scores (key "baseline").
     """
     found = {
         "complete": list(_complete(campaign)),
@@ -47,7 +48,7 @@ def check(campaign: Campaign, ours: Path) -> dict[str, list[str]]:
 
 
 def _complete(campaign: Campaign) -> Iterator[str]:
-    """Yield what is missing or damaged: a verdict needs all runs that the rules ask for, as they were written."""
+    """Yield what is missing or damaged: a verdict needs all runs that the rules ask for, unchanged."""
     yield from campaign.problems
     if campaign.undecided:
         yield f"not decided: {campaign.undecided}"
@@ -56,7 +57,7 @@ def _complete(campaign: Campaign) -> Iterator[str]:
 
 
 def _seeds(campaign: Campaign) -> Iterator[str]:
-    """Yield each final run that the rules do not ask for, and each that is missing."""
+    """Yield each final run that the rules do not ask for, and each that is missing; nothing before the decision."""
     if campaign.undecided:
         return
     needed = campaign.needed_seeds() or campaign.seeds.min_seeds
@@ -66,13 +67,13 @@ def _seeds(campaign: Campaign) -> Iterator[str]:
 
 
 def _registered(campaign: Campaign) -> Iterator[str]:
-    """Yield how the campaign differs from its registration, and final runs that began before it."""
+    """Yield how the campaign differs from its registration, and the number of final runs that began earlier."""
     stored = campaign_file.registration(campaign.path.parent)
     if stored is None or stored.rules is None or campaign.registered is None:
         yield f"{campaign_file.REGISTRATION} is missing"
         return
     if len({stored.digest, campaign.registered.digest, campaign_file.digest(stored.rules)}) > 1:
-        yield "the digest of the registered rules is another"
+        yield f"the digests in {campaign_file.REGISTRATION}, in {campaign.path.name} and of the registered rules differ"
     if stored.date != campaign.registered.date:
         yield f"the dates of registration in {campaign_file.REGISTRATION} and {campaign.path.name} differ"
     final, tune = stored.rules.get("final", {}), stored.rules.get("tune", {})
@@ -90,10 +91,10 @@ def _registered(campaign: Campaign) -> Iterator[str]:
 
 
 def _same_recipe(campaign: Campaign) -> Iterator[str]:
-    """Yield keys in which runs are not as the campaign states, or differ within a stage.
+    """Yield, for a stage, the keys in which its runs differ from each other or from what the campaign states.
 
-    The rate and what the name of a norm states may differ, and so may options of norms. Options of the model that
-    differ are remarks on the verdicts.
+    The rate, what the name of a norm states, and options of norms may differ. So may options of the model that the
+    campaign does not state: remarks on the verdicts name them.
     """
     for stage, jobs in campaign.stages.items():
         stated = campaign.runs | (campaign.tuning_runs if stage == "tune" else {})
@@ -119,7 +120,7 @@ def _words(values: Mapping[str, Any]) -> list[str]:
 
 
 def _sources(campaign: Campaign) -> Iterator[str]:
-    """Yield runs whose own modules are not those in their record, and norms that were trained with several sources."""
+    """Yield runs whose copies of the user's modules do not have the recorded digest, and norms with several digests."""
     of_norms: dict[str, set[str]] = {}
     for job in campaign.jobs:
         files = record.RunFolder(campaign.root / job.folder)
@@ -137,7 +138,7 @@ def _sources(campaign: Campaign) -> Iterator[str]:
 
 
 def _copies(campaign: Campaign) -> Iterator[str]:
-    """Yield runs that have the same losses as another one."""
+    """Yield runs that have the same losses as another run."""
     first: dict[tuple[object, ...], str] = {}
     for folder in sorted({job.folder for job in campaign.jobs}):
         try:
@@ -150,7 +151,7 @@ def _copies(campaign: Campaign) -> Iterator[str]:
 
 
 def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:
-    """Yield the campaigns in ``ours`` with the same runs and score and, where it is not tuned, the same rate."""
+    """Yield our campaigns with the same runs, score, ladder and tolerance; both tuned, or both with the same grid."""
     keys = ("runs", "score", "ladder", "tolerance", "is_tuned", *["grid"] * (not campaign.is_tuned))
     for path in campaign_file.find(ours):
         own = campaign_file.read(path)
@@ -159,10 +160,10 @@ def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:
 
 
 def _baseline(campaign: Campaign, own: Campaign) -> Iterator[str]:
-    """Yield by how much the mean score of its RMSNorm is beyond what seeds and rates explain.
+    """Yield a line if RMSNorm's mean scores in the two campaigns differ by more than seeds and rates explain.
 
-    The difference of two means lies, with ``LEVEL``, within ``t s sqrt(1 / n + 1 / m)``, combined with the uncertainty
-    of both rates; s is the standard deviation of our m seeds.
+    With probability ``LEVEL`` they differ by at most sqrt(t² s² (1 / n + 1 / m) + z² (R² + R_own²) / 4), where s is the
+    standard deviation over our m seeds, n the number of theirs, and R the uncertainty of a rate (0 if not known).
     """
     theirs, scores = ([*each.scores[BASELINE].values()] for each in (campaign, own))
     chance = (1 + LEVEL) / 2

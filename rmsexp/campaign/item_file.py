@@ -78,8 +78,8 @@ class Panel:
         x: the x axis; not used with ``draw: p_sweep``, whose x axis is p.
         per: the number of steps that the paper's axis counts as one.
         steps: the number of steps that the paper draws; None: all.
-        label: the paper's name of a metric that it shows as it is recorded, such as "error rate"; empty: the metric has
-            its usual name and unit.
+        label: the paper's name of the metric, such as "error rate", if the panel shows it as it is recorded; empty: the
+            metric has its usual name and unit.
     """
 
     quantity: str
@@ -144,7 +144,7 @@ class Part(NamedTuple):
 
 
 def options(config_dir: str | None = None) -> list[str]:
-    """Return the names of all items, sorted by kind (figure, table, others), then by number."""
+    """Return the names of all items, sorted by the part before the number, such as "table", then by the number."""
     return sorted(config.options(GROUP, config_dir), key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 

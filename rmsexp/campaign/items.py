@@ -20,12 +20,12 @@ from rmsexp.records.states import read_run
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
-OPTION = re.compile(r"(seeds|timing(\.[^=]*)?)=")  # words that do not change runs
+OPTION = re.compile(r"(seeds|timing(\.[^=]*)?)=")  # words with options of the command; the others are overrides
 
 
 @dataclass
 class Options:
-    """The words that do not change runs."""
+    """The options of the command, which are no overrides of runs."""
 
     seeds: list[int] = field(default_factory=lambda: [0])
     timing: ProcessOptions = field(default_factory=ProcessOptions)
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     @property
     def norm(self) -> str:
-        """The folder of its setting, whose runs are taken to need the same time."""
+        """The folder of its setting. A plan estimates times by norm, and here all norms are taken to need the same."""
         return str(PurePosixPath(self.folder).parents[1])
 
 
@@ -78,9 +78,9 @@ class Items(Request):
 
     @cached_property
     def groups(self) -> dict[str, list[dict[str, list[Run]]]]:
-        """The runs of the groups of each item, one per seed, by the name of the row in the paper; none if it is absent.
+        """By the item's name, a dict per group: the runs of each row, one per seed, by the row's name in the paper.
 
-        In a table of times alone, their training steps are timed, but the runs are not done.
+        An absent group has no rows. In a table of times alone training steps are timed, but the runs are not done.
         """
         return {item.name: [self._runs(item, group) for group in item.groups] for item in self.items}
 
@@ -100,7 +100,7 @@ class Items(Request):
         return run.words
 
     def state(self, run: Run) -> str:
-        """Return the state of a run; one that finished after fewer steps is to be continued."""
+        """Return the state of a run; "interrupted" if it finished with fewer steps than now asked for."""
         found = read_run(self.results / run.folder)
         is_longer = found.state == "finished" and found.step < self.composed(run.words).config.max_steps
         return "interrupted" if is_longer else found.state
@@ -117,7 +117,7 @@ class Items(Request):
         return Plan(stages, {run: self.state(run) for runs in stages.values() for run in runs})
 
     def timing_of(self, item: Item, runs: dict[str, list[Run]]) -> Timing | None:
-        """Return the timing of a group's norms; None if it asks for none. ``runs``: those of :attr:`groups`."""
+        """Return the timing of a group's norms; None if the item is not timed or the group, ``runs``, is empty."""
         jobs = [self.composed(of_row[0].words) for of_row in runs.values()]
         return timing(jobs, self.options.timing) if item.timed and jobs else None
 

@@ -1,8 +1,8 @@
 """How far campaigns and items of the paper are, and how long the runs that are left take, from records.
 
-Times are those of one run after the other, without warm-up. A run that has begun goes on at its own pace. Another run
-takes as long as the mean of the finished runs of its norm in its stage, or else in others; if there are none, what a
-trial says, if one is made. So a final run of whose norm none has finished is taken to need no time for test splits.
+Times are those of one run after the other, without warm-up. A run that has begun goes on at its own pace. Any other run
+takes the mean time of the finished runs of its norm and stage; a final run, if there are none, that of the tuning runs
+times ``Plan.longer``, so without test splits. If there are none of these either, a trial says it, if one is made.
 """
 
 import statistics
@@ -26,7 +26,7 @@ class Stage(NamedTuple):
     """How far a stage of a campaign, or an item of the paper, is.
 
     ``states``: the number of its runs by state. ``coming``: how many more it will need, as far as that is known.
-    ``seconds``: what the finished ones took. ``seconds_left``: what the others take; None if that is unknown.
+    ``seconds``: what the finished ones took. ``seconds_left``: what those left and coming take; None: unknown.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Plan(NamedTuple):
         stages: the planned runs by stage, or by item.
         states: the state of each of them, in the order of doing them.
         coming: the runs that will follow, as far as that is known.
-        longer: how much longer a final run is than a tuning run.
-        lines: what else is to be known.
+        longer: the steps of a final run divided by those of a tuning run.
+        lines: what is printed below the plan, such as remarks.
     """
 
     stages: Mapping[str, Sequence[Planned]]
@@ -107,7 +107,7 @@ def total(seconds: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class CampaignState:
-    """The state of a campaign. ``next``: a command."""
+    """The state of a campaign. ``next``: the command that continues it or, once it is decided, writes the report."""
 
     name: str
     question: str
@@ -142,7 +142,7 @@ def read(results: Path) -> Overview:
 
 
 def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
-    """Return the state of a campaign from its file and the runs below its results, by folder.
+    """Return the state of a campaign. ``path``: its file. ``runs``: by folder, those below its results.
 
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """

@@ -96,7 +96,7 @@ class Question(Request):
         splits = dict.fromkeys(("valid", target.split, *self.recipe.config.test_splits))
         judged = self._metric("final.score", final.score or f"{target.split} {target.metric}", splits)
         grid = content.tune.over.get(self.rate)
-        if grid is None:  # without what configs/task_norm has for the first norm alone, whose place does not matter
+        if grid is None:  # without the first norm's configs/task_norm, since the order of norms must not matter
             middle = replace(self, words=("task_norm=[]", *self.words)).recipe.config.optim.lr
             grid = [middle / 2, middle, 2 * middle]
         return Campaign(
@@ -127,7 +127,7 @@ class Question(Request):
         split, _, name = words.partition(" ")
         if name not in (self.target.metric, "loss"):
             expected = f"{self.target.split} {self.target.metric}"
-            raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
+            raise config.ConfigError(f"{key}={words}: write a split and the task's metric or loss, as in '{expected}'")
         if split not in splits:
             raise config.ConfigError(f"{key}={words}: the split must be one of {', '.join(splits)}")
         return Metric(split, name)
@@ -135,7 +135,7 @@ class Question(Request):
     # --- runs
 
     def words_of(self, run: Planned) -> list[str]:
-        """Return the overrides of a run: stage, norm, rate (None: the recipe's) and seed. Only final runs see test."""
+        """Return the overrides of a run: stage, norm, rate (None: recipe's), seed. Only final runs see test data."""
         stage, norm, rate, seed = run[:4]
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         own = self.tuning_words if stage == "tune" else ()
@@ -158,21 +158,21 @@ class Question(Request):
         return [timing(jobs, asked)] if jobs else []
 
     def begin(self, run: Planned) -> config.Job:
-        """Register the campaign, if that was not done, and return a run. Raises: as :meth:`register`."""
+        """Register the campaign, if that was not done, and return the job of a run. Raises: as :meth:`register`."""
         self.register()
         return self.composed(self.words_of(run))
 
     # --- plan
 
     def plan(self) -> Plan:
-        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
+        """Update the campaign's file (:meth:`update`) and return the runs that the records so far ask for."""
         campaign = self.update()
         states = {job: campaign.results[job].status for job in campaign.jobs}
         lines = [*campaign.problems, *campaign.remarks, *self._noise_floor(campaign), f"plan    {campaign.path}"]
         return Plan(campaign.stages, states, campaign.coming(), campaign.longer, lines)
 
     def _noise_floor(self, campaign: Campaign) -> list[str]:
-        """Return the smallest difference of scores that the seeds can tell from 0, if our records have their spread."""
+        """Return a line with the smallest difference of scores that the seeds can tell from 0; [] if not known."""
         recipe = self.recipe.config
         sd = read_yaml(config.CONFIGS / SPREAD).get(f"{recipe.task} {recipe.scale} {' '.join(campaign.score)}", 0.0)
         if not sd or campaign.measure != measures.SCORE:
@@ -180,10 +180,10 @@ class Question(Request):
         counts = sorted({campaign.seeds.min_seeds, campaign.seeds.max_seeds})
         seen = " or ".join(f"{seeds.smallest(sd, count):.2g} with {count} seeds" for count in counts)
         unit = names.unit_of_difference(campaign.score.metric)
-        return [f"sees    differences from {seen} on ({unit}), if they spread as RMSNorm - LayerNorm in our records"]
+        return [f"sees    differences of at least {seen} ({unit}), if they spread as RMSNorm - LayerNorm in our runs"]
 
     def locked(self) -> AbstractContextManager[None]:
-        """Let no other process write the files of the campaign inside the context. A long wait for one is reported.
+        """Return a context in which no other process writes the campaign's files. A long wait for the lock is reported.
 
         Raises: OSError if the folder cannot be written, or the file system has no locks.
         """
@@ -215,7 +215,7 @@ class Question(Request):
             campaign = replace(campaign, jobs=jobs, seeds=replace(campaign.seeds, needed=needed)).with_results()
 
     def _next_jobs(self, campaign: Campaign, needed: int | None) -> Iterator[Job]:
-        """Yield the runs that the rules ask for so far, by stage; final runs also if they are done."""
+        """Yield pilot runs and the tuning runs to be made now; once all tuning runs have ended, every final run."""
 
         def job(stage: Stage, norm: str, rate: float, seed: int) -> Job:
             return Job(stage, norm, rate, seed, self.relative_folder(stage, norm, rate, seed))
@@ -272,7 +272,7 @@ class Question(Request):
         commit, own = (str(name).removesuffix("+") for name in (stored.commit, now["commit"]))
         if commit == own and stored.code in (None, now["code"]):
             return path
-        there = "restore it, or begin anew in another results folder"
+        there = "restore that code, or begin anew in another results folder"
         if commit != own and not any(name.startswith(NO_GIT) for name in (commit, own)):
             there = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there with "
             there += shlex.quote(value_word("results", self.results.absolute()))
@@ -283,7 +283,7 @@ class Question(Request):
 
 
 def code() -> dict[str, str]:
-    """Return the commit of this code and a digest of its files. The commit ends with "+" if there may be changes.
+    """Return ``commit`` of this code, which ends with "+" if there may be changes, and ``code``, a digest of files.
 
     The files are those of the package and the configs of runs, such as recipes.
     """

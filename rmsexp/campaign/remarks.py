@@ -29,13 +29,13 @@ UNCOMMITTED = (
     "the verdicts stand, marked *"
 )
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
-NONE = "none"  # the norm that claims are measured by: no norm
-# Norms whose quality depends on the initial value of an option that no campaign has tuned
+NONE = "none"  # the name of the norm of models without normalisation
+# By norm, the option on whose initial value its quality depends, and which no campaign has tuned
 UNTUNED = {norm: about["untuned"] for norm, about in config.about_norms().items() if "untuned" in about}
 
 
 def on_campaign(campaign: Campaign) -> list[str]:
-    """Return the remarks on all claims of a campaign."""
+    """Return the remarks that concern all claims of a campaign."""
     final = [result for job, result in campaign.results.items() if job.stage == "final"]
     judged = [result for job, result in campaign.results.items() if result.ended and job.stage != "pilot"]
     code = {name for result in final for name in result.code}
@@ -63,7 +63,7 @@ def on_campaign(campaign: Campaign) -> list[str]:
 
 
 def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
-    """Return the remarks on a claim: model options that differ, too, and rates or ranges at an edge of the grid."""
+    """Return the remarks on a claim: options of the model in which its norms differ, rates and ranges at grid edges."""
     norms = claim.a, claim.b
     ours, theirs = (_model_options(campaign, norm) for norm in norms)
     lines = [
@@ -95,7 +95,7 @@ def on_registration(campaign: Campaign) -> list[str]:
 
 
 def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
-    """Return the options of the model in the first tuning run of a norm that can be read; none without one."""
+    """Return the ``model.…`` options of a norm's first ended tuning run that can be read; {} without such a run."""
     for job, result in campaign.of_stage("tune", norm):
         if result.ended:
             with suppress(*DAMAGE):  # which is reported when the run is loaded
@@ -115,10 +115,9 @@ class Strength(NamedTuple):
     Attributes:
         margin: the claim's margin; for superiority, the smallest margin of the campaign, NaN if it has none.
         exceeds: for a supported claim of superiority, whether the interval lies above the margin, too.
-        gain: by how much b is better than no norm; NaN if that is not known, or not shown by a two-sided 95 % interval.
-        blind: whether the claim that no norm equals b is supported with the same margin.
-        improving: of each norm of the claim whose runs still gained more than half a margin in the last fifth of their
-            steps, the mean gain.
+        gain: by how much b is better than ``NONE``; NaN if not known, or not shown by a two-sided 95 % interval.
+        blind: whether the model without normalisation equals b within the same margin, too.
+        improving: by norm, the mean gain of its runs in the last fifth of their steps, if more than half of ``margin``.
         untuned: options of the norms that matter and were not tuned, such as "alpha of dyt".
     """
 

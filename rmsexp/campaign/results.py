@@ -33,13 +33,13 @@ class Result(NamedTuple):
     """The result of a run, as far as its record has one.
 
     Attributes:
-        status: "finished" for a run that counts, because it finished and has the evaluations of its scores; "diverged";
-            "incomplete" for a run that finished without these evaluations; "missing" without a record; or another
-            status of a record, such as "running".
-        score: of a final run the score that claims are about, of others that by which rates are chosen; NaN unless the
-            run counts.
+        status: "finished" for a run that counts, because it finished and has the evaluations of its score; "diverged",
+            also if one of these is not finite; "incomplete" for a run that finished without them; "missing" without a
+            record; or another status of a record, such as "running".
+        score: of a final run the score that claims are about, of a tuning run the one by which rates are chosen; NaN
+            unless the run counts, and for pilot runs.
         gain: by how much the metric of the score, on the first validation examples, improved in the last fifth of the
-            steps, in the displayed unit; NaN unless the run counts.
+            steps, in the displayed unit; NaN if that is not known.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
         data: the digest of its data.
@@ -199,7 +199,7 @@ class Campaign(CampaignFile):
         """The uncertainty of the chosen rate of each arm; NaN where it is not known.
 
         On a ladder also that of each slope: rates between the ends follow those at the ends, so that it is
-        sqrt(R_first² + R_last²) over the number of doublings. A stable range has none.
+        sqrt(R_first² + R_last²) over the number of doublings. For stable ranges it is 0.
         """
         if self.tolerance is not None:
             return dict.fromkeys(self.norms, 0.0)
@@ -215,7 +215,7 @@ class Campaign(CampaignFile):
 
     @property
     def better(self) -> str:
-        """The better direction of what claims are about: "min" or "max". Stable ranges had better be wide."""
+        """The better direction of what claims are about, "min" or "max"; for the width of stable ranges "max"."""
         return "max" if self.tolerance is not None else self.mode
 
     @cached_property
@@ -227,8 +227,8 @@ class Campaign(CampaignFile):
     def scores(self) -> dict[str, dict[int, float]]:
         """What claims are about, by norm and seed, from the final runs that ended; NaN for diverged runs.
 
-        These are the test scores, and on a ladder also the slopes of the norms; or the widths of the stable ranges. A
-        norm that diverged at every rate has NaN.
+        These are the scores, and on a ladder also the slopes of the norms; or, for stable ranges, the pseudo-values of
+        their widths (:mod:`rmsexp.rules.measures`). A norm that diverged at every rate has NaN.
         """
         if self.tolerance is not None:
             looked = range(self.seeds.min_seeds)
@@ -249,7 +249,7 @@ class Campaign(CampaignFile):
 
     @cached_property
     def ranges(self) -> dict[str, measures.Range | None]:
-        """The stable range of each norm; None for one that diverged at every rate. Empty for other claims."""
+        """The stable range of each norm, None if it diverged at every rate; {} for other claims or while undecided."""
         if self.tolerance is None or self.undecided:
             return {}
         return {norm: measures.stable_range(self.by_rate[norm], self.mode, self.tolerance) for norm in self.norms}
@@ -282,16 +282,16 @@ class Campaign(CampaignFile):
 
     @property
     def final_seeds(self) -> list[int]:
-        """The seeds of the final runs; those of the first look if there are none."""
+        """The seeds of the planned final runs, ascending; the first ``min_seeds`` if there are none."""
         return sorted({job.seed for job in self.stages.get("final", [])}) or list(range(self.seeds.min_seeds))
 
     def _final_count(self, norm: str, count: int) -> int:
-        """Return the number of final seeds of a norm: the most that a claim about it needs. ``count``: for most."""
+        """Return the number of final seeds that claims about a norm need: ``count``, or fewer if each states fewer."""
         needed = (min(claim.seeds or count, count) for claim in self.claims if norm in (claim.a, claim.b))
         return max(needed, default=0)
 
     def needed_seeds(self) -> int | None:
-        """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
+        """Return the number of seeds that claims need; None until the runs of the first ``min_seeds`` have ended."""
         look = range(self.seeds.min_seeds)
         if self.tolerance is not None:
             ended = {job[1:4] for job, result in self.results.items() if job.stage == "final" and result.ended}
@@ -305,8 +305,8 @@ class Campaign(CampaignFile):
     def coming(self) -> list[Job]:
         """Return the runs that will be needed beside those planned so far, as far as that is known now.
 
-        The grid is taken not to be extended, and the seeds to be those of the first look. Rates and folders are not
-        known yet: the runs have the lowest rate and no folder.
+        The grid is taken not to be extended further, and the seeds to be the first ``min_seeds``. Rates and folders are
+        not known yet: the runs have the lowest rate and "" as folder.
         """
         if not self.undecided:
             return []
@@ -330,9 +330,7 @@ class Campaign(CampaignFile):
 
     @property
     def every_claim(self) -> list[claims.Claim]:
-        """The campaign's claims, and the paper's claim about pRMSNorm if the campaign has its norms and a margin and
-        does not make it.
-        """
+        """The campaign's claims, and ``PAPERS_CLAIM`` if it has the norms, a margin and scores, but not this claim."""
         text, a, b = PAPERS_CLAIM
         margins = [claim.margin for claim in self.claims if claim.margin is not None]
         made = any((claim.a, claim.b) == (a, b) for claim in self.claims)
@@ -354,11 +352,11 @@ class Campaign(CampaignFile):
 
     @cached_property
     def remarks(self) -> list[str]:
-        """What a reader of all verdicts must know."""
+        """The remarks that concern all verdicts."""
         return remarks.on_campaign(self)
 
     def remarks_on(self, claim: claims.Claim) -> list[str]:
-        """Return what a reader of the verdict on a claim must know."""
+        """Return the remarks that concern the verdict on a claim: those on all verdicts, and its own."""
         return [*self.remarks, *remarks.on_claim(self, claim)]
 
     def all_remarks(self) -> list[str]:

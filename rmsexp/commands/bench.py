@@ -5,9 +5,8 @@ norms         norm layers, eager, fused and torch's: forward with backward, forw
               triad, a = b + 3 c, the yardstick of what memory or caches give
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
-Prints a table per shape, for ``norms`` three, and tables of ratios over all shapes. The record, its tables and
-its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with
-a record of the tables that were finished.
+Prints a table per shape, for ``norms`` three. The record, its tables and its figures go to a new folder,
+<results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with a record of finished tables.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
     results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once
     if not kernels.load():
-        raise ReportedError("fused layers cannot be timed without the fused kernels; see the notice before")
+        raise ReportedError("fused layers cannot be timed without the fused kernels; the notice above says what failed")
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*bench.notes(content), sep="\n", flush=True)

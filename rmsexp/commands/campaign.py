@@ -107,7 +107,7 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
 
 
 def _worker(composed: DictConfig) -> None:
-    """Be a worker that Hydra has started."""
+    """Do the work of a worker that Hydra has started with the keys of ``VALUES``."""
     from rmsexp.campaign import items
 
     launch.enter()
@@ -164,8 +164,7 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     """Time the steps and write the record, unless another worker is doing so or has done so.
 
     Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the processes
-    that have measured, and the timing is left to the next command. ``typed``: the words of the
-    command line, for the record.
+    that have measured, and the timing is left to the next command. ``typed``: the command line, for the record.
 
     Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
     """

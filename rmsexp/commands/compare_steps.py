@@ -22,7 +22,7 @@ from rmsexp.system.machine_lock import Report
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What :func:`compare_steps` found. ``folder``: that of the record. ``table``: one row per step, ``notes`` on it.
+    """What :func:`compare_steps` found. ``folder``: the record's. ``table``: one row per maker; ``notes``: on it.
 
     ``rows``: the record's rows, with ``ratio``, ``low`` and ``high`` relative to the reference, and ``peak_bytes``.
     """
@@ -80,8 +80,8 @@ def compare_steps(
         device: Where the steps compute; by default the GPU if there is one.
         report: Gets lines on the progress.
 
-    Raises: ConfigError for a name that is no folder's, or a reference that is not among the steps; ProcessError if a
-    process fails; KeyboardInterrupt if a signal stopped it, after the record of the processes that had measured.
+    Raises: ConfigError for a name that a folder cannot have, a single maker, or an unknown reference; ProcessError if a
+    process fails; KeyboardInterrupt after a signal, once the processes that have measured are recorded.
     """
     parts = [task, setting, *makers]
     if len(makers) < 2 or not all(part.strip(".") and "/" not in part for part in parts):

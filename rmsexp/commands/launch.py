@@ -42,7 +42,7 @@ def launch(function: TaskFunction, words: Sequence[str], config_name: str = "con
 
 
 def enter() -> Any:
-    """Prepare a process that a launcher may have started for ``function``, and return Hydra's part of the config.
+    """Prepare a process that a launcher of Hydra may have started, and return Hydra's part of the config.
 
     The process ends with its parent, and works in the folder in which the command was typed, which a process of Ray may
     not do.

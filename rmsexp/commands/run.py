@@ -135,7 +135,7 @@ def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
 
 
 def _shared(launcher: Mapping[str, Any], runs: int) -> list[str]:
-    """Return the override that limits joblib's parallel runs to those there are; each gets its share of the cores."""
+    """Return the override that limits joblib's processes to the number of runs, which share the cores; or []."""
     if not launcher.get("n_jobs"):  # another launcher; joblib refuses 0 by itself
         return []
     import joblib

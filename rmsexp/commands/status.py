@@ -1,9 +1,9 @@
 """``python -m rmsexp.status [RESULTS]``: the state of campaigns and runs below a folder, from records alone.
 
 Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
-records that are damaged; each campaign with its stages, time left and next command; and
-the number of finished runs of each setting. Times left are estimated from the times in the records. The metrics of
-finished runs are not checked against their digests; rmsexp.report does that.
+records that are damaged; each campaign with its stages, time left and next command; and the number of finished runs of
+each setting. Times left are estimated from the times in the records. The metrics of finished runs are not checked
+against their digests; rmsexp.report does that.
 """
 
 import threading
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def terminal() -> Console:
-    """Return what prints to a terminal; lines that are written to anything else are as wide as necessary."""
+    """Return a console for standard output. If that is no terminal, lines are not wrapped up to ``WIDEST``."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDEST)
 

@@ -71,7 +71,7 @@ class UserModel:
     device: str
 
     def build(self, norm: str, impl: str) -> tuple[nn.Module, Conversion | None]:
-        """Return a new model and its conversion. ``norm``: AS_IS (None), a key of TORCHS, or a norm, with ``impl``."""
+        """Return a new model and its conversion (AS_IS: None). ``norm``: AS_IS, a key of TORCHS, or a norm's name."""
         from rmsexp.config import norm_words
         from rmsexp.norms import composed, convert
 
@@ -151,7 +151,7 @@ class Swap:
         impl: the form of the new norm in the training.
         conversion: the layers that were replaced, and those that were not, each with the reason.
         parameters: the number of parameters before and after.
-        losses: the training loss of each step by model, ``(seed, step)``; NaN from the step on at which a run diverged.
+        losses: by model, the training losses, ``(seed, step)``; after a loss that is not finite, NaN.
     """
 
     norm: str
@@ -164,9 +164,10 @@ class Swap:
 
     @property
     def difference(self) -> tuple[float, float, float, int] | None:
-        """The loss at the end with the new norm minus that of the original model; None below two seeds.
+        """The loss at the end with the new norm minus that of the original model.
 
-        Mean over the seeds that finished with both models, the ends of its 95 % interval, and their number.
+        Mean over the seeds that finished with both models, low and high end of its 95 % interval, and the number of
+        these seeds; None if there are fewer than two.
         """
         from rmsexp.rules.significance import interval
 

@@ -40,9 +40,7 @@ def imported(path: str) -> Any:
 
 
 def loaded(path: str) -> Any:
-    """Return what a path names, without importing anything but the package's own norms.
-
-    What is not of this package is found if the process has imported its module already.
+    """Return what a path names if its module is imported already; this imports only the package's own norms.
 
     Raises: ConfigError if it is not found.
     """
@@ -100,9 +98,10 @@ def make_importable(config_dir: str) -> None:
 
 
 def load_own(config_dir: str | None, norm: str | None = None) -> None:
-    """Import the classes that the norms and tasks in a folder of configs name, and a ``norm``, for :func:`loaded`.
+    """Import the classes that norms and tasks in a folder of configs name, and the class ``norm``, for :func:`loaded`.
 
-    Raises: ConfigError if there is no such folder, a file is no YAML, or a class cannot be imported.
+    Raises: ConfigError if there is no such folder, a file is no YAML, or a class cannot be imported; ValueError or
+    OSError as :func:`.checked_yaml`.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder")

@@ -58,9 +58,9 @@ class DataConfig:
         return expanded(self.root)
 
     def check_options_of(self, key: str, values: Sequence[str], options: Sequence[str]) -> None:
-        """Check that options that are read only with some values of ``data.<key>`` have their defaults otherwise.
+        """Raise ValueError if one of ``options`` is changed although ``data.<key>`` is none of ``values``.
 
-        An option that nothing reads would still be part of a run's identity. Raises: ValueError.
+        Only with these values it is read, but as a changed option it would still be part of a run's identity.
         """
         chosen = getattr(self, key)
         for option in options:
@@ -75,9 +75,9 @@ class DataConfig:
         return {split: path and str(expanded(path)) for split, path in paths.items()}
 
     def check_own_files(self, kind: str) -> None:
-        """Check that the paths of ``own_files`` are given with ``data.name=files``, and with it alone.
+        """Raise ValueError unless all of ``own_files`` are given with ``data.name=files``, and none without it.
 
-        ``kind``: what a path is, for the message. Raises: ValueError.
+        ``kind``: what a path is, for the message.
         """
         named = self.name == "files"  # type: ignore[attr-defined]
         for split, path in self.own_files.items():
@@ -200,7 +200,7 @@ class RunConfig:
 
 
 def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a resolved config as an instance of its task's schema, the norm that it describes, and it normalised.
+    """Return a resolved config as an instance of its task's schema, its norm, and the config :func:`normalised`.
 
     ``find``: returns the class that a ``_target_`` names. Raises: ConfigError.
     """
@@ -233,7 +233,7 @@ def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) 
 
 
 def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
-    """Return a config with the keys and types of its task's schema, and its norm's options with those of the norm."""
+    """Return a config with the keys and types of its task's schema, and the norm's options with those of its class."""
     if isinstance(content.get("task"), DictConfig):
         raise ConfigError("the task's file must begin with the line '# @package _global_', and have task: <its name>")
     config = _merge(config_class(task_class(content.get("task"), content.get("_target_"), find)), content, "")
@@ -251,7 +251,7 @@ def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
 def check_missing(content: DictConfig) -> None:
     """Raise ConfigError for a value that is missing; OmegaConf would take the default of the schema instead."""
     if missing := sorted(OmegaConf.missing_keys(content)):
-        raise ConfigError(f"{missing[0]} has no value (??? stands for a missing one)")
+        raise ConfigError(f"{missing[0]} has no value; set it (??? stands for a missing one)")
 
 
 def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
@@ -270,12 +270,12 @@ def _values_of(keys: Any, values: Any) -> Any:
 
 
 def fit(schema: type, content: DictConfig, prefix: str) -> Any:
-    """Return a config as a checked ``schema``; messages put ``prefix`` before its keys. Raises: ConfigError."""
+    """Return a config as a checked instance of ``schema``. ``prefix``: of keys in messages. Raises: ConfigError."""
     return _instance(_merge(schema, content, prefix), prefix)
 
 
 def _instance(typed: DictConfig, prefix: str) -> Any:
-    """Return the dataclass instance of a config with its keys and types; it checks values. Raises: ConfigError."""
+    """Return a structured config as an instance of its dataclass, which checks the values. Raises: ConfigError."""
     try:
         return OmegaConf.to_object(typed)
     except MissingMandatoryValue as error:
@@ -330,7 +330,7 @@ def _first_line(error: OmegaConfBaseException) -> str:
 
 
 def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested dict as a flat dict with dotted keys."""
+    """Return a nested dict as a flat dict with dotted keys; an empty dict stays a value."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         if hasattr(value, "items") and value:

@@ -2,7 +2,7 @@
 
 A run with ``evaluation=scored`` or ``evaluation=validation`` is evaluated at ``EVALUATIONS`` equally spaced steps. At
 each of them the first ``SAMPLE_EXAMPLES`` validation examples are evaluated, greedily where there is a search. At the
-last ``SCORED`` steps the whole validation split is evaluated, too, and with ``evaluation=scored`` the test splits.
+last ``SCORED`` of them the whole validation split is evaluated, too, and with ``evaluation=scored`` the test splits.
 
 This module imports only the standard library, because the trainer imports it.
 """

@@ -61,7 +61,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 def override(key: str, value: object) -> str:
     """Return the override that sets a key to a value of Python.
 
-    This is None, or a number, truth value, text or path, or a list of such values. Text is taken as it is, and
+    The value is None, a number, truth value, text or path, or a list of such values. Text is taken as it is, and
     never as a list, a number or a reference.
 
     Raises: ConfigError for a value of another type, and for a key that is none.
@@ -75,7 +75,7 @@ def override(key: str, value: object) -> str:
 
 
 def _with_names(word: str, known: Sequence[str]) -> str:
-    """Return an override with the names of norms in the place of other names."""
+    """Return an override with the names of norms, ``known``, in the place of their aliases and other spellings."""
 
     def name(match: re.Match[str]) -> str:
         return match[0] if match[0] in known else (aliases() | plain).get(_plain(match[0]), match[0])
@@ -92,7 +92,7 @@ def about_norms() -> dict[str, dict[str, Any]]:
     """Return what the configs of the package's norms say under ``about``, by norm, in the order of tables and figures.
 
     ``order``: the place in that order. ``label``: the name for people. ``aliases``: other names on a command line, in
-    small letters, without hyphens and underscores. ``look``: in figures (:class:`rmsexp.report.plots.style.Look`).
+    small letters, without hyphens and underscores. ``look``: fields of :class:`rmsexp.report.plots.style.Look`.
     ``untuned``: an option that campaigns do not tune. Runs do not have these values.
     """
     found: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in (CONFIGS / "norm").glob("*.yaml")}
@@ -120,9 +120,8 @@ def is_for_sweeps(word: str) -> bool:
 def read(path: Path) -> tuple[Any, Any]:
     """Return the task's config and the norm of a recorded run from its ``config.yaml``.
 
-    The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm and its
-    task must be classes that are loaded already, as all norms of the package are
-    (:func:`rmsexp.config.classes.loaded`).
+    The run may be somebody else's, so its file is read as data, and of the modules that it names only those of the
+    package are imported. A norm or task of the user's own must be loaded already (:func:`.classes.loaded`).
 
     Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
     """
@@ -180,7 +179,7 @@ def _set(composed: DictConfig, override: Override) -> None:
 
 
 def own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
-    """Return place, size and time of the user's own config files, by which a change of one is noticed."""
+    """Return path, size and time of change of each of the user's own config files, to notice a change."""
     if config_dir is None:
         return ()
     folder, groups = Path(config_dir).absolute(), [path.name for path in CONFIGS.iterdir() if path.is_dir()]
@@ -224,7 +223,7 @@ def _compose(
 
 
 def _failure(error: Exception) -> str:
-    """Return the message about an error with which Hydra ends; of a file that is missing, with those that exist."""
+    """Return the message about an error with which Hydra ends. If a file is missing, it names those that exist."""
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return f"Hydra fails at these words ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     if "Could not find" not in str(error):
@@ -358,7 +357,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     if swept and not multirun:
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     if hydra.job.chdir:
-        raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
+        raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from; leave it out")
     preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
     # the seed varies slowest, and norms and their options fastest: runs that differ in the norm follow each other
     ordered = sorted([*preset, *overrides], key=lambda word: word.startswith("norm") - word.startswith("seed="))
@@ -374,7 +373,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
 
 
 def _for_hydra(word: str) -> str:
-    """Return a word as a choice of one value, unless it has several or null, is about sweeps, or names the results.
+    """Return p=0.5 as p=choice(0.5). Words with several values or null, results=…, ~key and those of sweeps stay.
 
     Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
     key of the word. What it then does with a choice of one value is the same.

@@ -106,7 +106,7 @@ def registered_again(root: Path) -> str:
     other_margin(root)
     path = root / "campaigns" / NAME / campaign_file.REGISTRATION
     edit(path, lambda registered: registered["rules"]["claims"][0].update(margin=5.0))
-    return "registered  the digest of the registered rules is another"
+    return "registered  the digests in registered.json, in campaign.json and of the registered rules differ"
 
 
 def copied_run(root: Path) -> str:

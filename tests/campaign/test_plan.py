@@ -180,7 +180,7 @@ def test_a_plan_before_any_run(
     assert [job.norm for job in tried] == ["ln", "rms"]
 
 
-SEES = {"quality_rnnsearch": "from 0.59 with 8 seeds or 0.39 with 16 seeds on (BLEU)"}
+SEES = {"quality_rnnsearch": "of at least 0.59 with 8 seeds or 0.39 with 16 seeds (BLEU)"}
 
 
 @pytest.mark.parametrize("name", [*SEES, "quick", "length_ladder", "stable_range"])

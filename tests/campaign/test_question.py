@@ -97,6 +97,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"rules": 3}, "rules"),
     ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
+    ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder: schedule.warmup"),
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
     (["tune.runs.seed=1"], {}, "seed"),
 ]
@@ -162,6 +163,11 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
     assert checked == asked.campaign.every_arm
     assert asked.folder.name == name
     assert asked.recipe.config.evaluation == "scored"
+
+
+def test_a_scale_that_only_the_task_of_the_runs_has() -> None:
+    asked = question.read("quality", ["task=language_model", "scale=large", "margin=1"])
+    assert asked.common.config.scale == "large"
 
 
 def test_the_score_is_on_test_and_in_the_unit_of_tuning() -> None:
