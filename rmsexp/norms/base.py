@@ -414,8 +414,9 @@ class Norm:
         """Return the content of a config file for this norm; with ``defaults``, with the default options."""
         kind, package = type(self), sys.modules["rmsexp.norms"]
         path = "rmsexp.norms" if getattr(package, kind.__name__, None) is kind else kind.__module__
-        values = {each.name: each.default for each in fields(self) if defaults and each.default is not MISSING}
-        return {"_target_": f"{path}.{kind.__qualname__}", **asdict(self), **values}
+        values = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        made = {each.name: each.default_factory() for each in fields(self) if each.default_factory is not MISSING}
+        return {"_target_": f"{path}.{kind.__qualname__}", **asdict(self), **(values | made if defaults else {})}
 
     def at(self, *, role: str = "", depth: int | None = None, layers: int = 0) -> Self:
         """Return a copy for sites of this role, depth and layers (:class:`Site`). What is not given stays as it was."""
