@@ -272,7 +272,7 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
     new = norm.normaliser(site).train(old.training)
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
-    if same_eps and hasattr(new, "eps"):
+    if same_eps and hasattr(new, "eps") and hasattr(same, "eps"):
         new.eps = same.eps
     if isinstance(same, Normaliser) and same.gain_offset and new.weight is not None:
         new.gain_offset = same.gain_offset
