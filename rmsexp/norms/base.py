@@ -399,6 +399,7 @@ class Norm:
     role: ClassVar[str] = ""
     depth: ClassVar[int | None] = None
     layers: ClassVar[int] = 0
+    parts: ClassVar[tuple[Norm, ...]] = ()  # the norms that the sites of a composed norm may have
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, IMPLS)

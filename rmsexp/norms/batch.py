@@ -307,7 +307,7 @@ def refuse_batch_statistics(norm: Norm) -> None:
 
     These include tokens that are to be predicted, other hypotheses of a search, or captions of similar length.
     """
-    if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
+    if any(isinstance(each, BatchNormOptions) and each.eval == "batch" for each in (norm, *norm.parts)):
         raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
 
 

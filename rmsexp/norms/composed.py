@@ -50,9 +50,8 @@ class ByRole(Norm):
         for role in self.roles or {}:
             checks.choice("norm.roles: role", role, ROLES)
         chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
-        vars(self).update(_chosen=chosen, _unused={*chosen})  # no options, so not fields
-        for name in (self.default, *chosen.values()):
-            _named(name, self.impl)
+        parts = tuple(_named(name, self.impl) for name in (self.default, *chosen.values()))
+        vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
     def _of(self, site: Site) -> Norm:
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
