@@ -85,7 +85,7 @@ def initialise(
 ) -> None:
     """Draw, in place, every parameter that contains NaN, the mark of a parameter that has no value yet.
 
-    Then re-parametrisations such as weight normalisation set their gains for these weights.
+    Weights of linear layers are multiplied by ``initial_scale``. Then weight norm with ``keep_scale`` sets its gains.
 
     Args:
         initialiser: draws all parameters that ``others`` does not name.
@@ -113,11 +113,11 @@ def initialise(
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
     """Set gain and bias of each layer with ``site.data_init`` so that its outputs have mean 0 and standard deviation 1.
 
-    These are of each unit or channel over the data of one forward pass, which ``forward`` runs. Each layer passes its
-    standardised output to the next. Buffers, such as running statistics, keep their values.
+    Both are taken for each unit or channel over the data of one forward pass, which ``forward`` runs. Each layer passes
+    its standardised output to the next. Buffers, such as running statistics, keep their values.
 
-    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain, or if the
-    standard deviation of a unit is 0 or not finite.
+    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if such a layer has no gain or no bias after its norm,
+    or if the standard deviation of a unit is 0 or not finite.
     """
 
     def standardise(site: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001

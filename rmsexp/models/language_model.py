@@ -131,8 +131,8 @@ class LanguageModel(nn.Module):
     def initialisers(self) -> dict[str, init.Initialiser]:
         """Return initialisers by parameter name, for all parameters that :func:`.init.lecun_normal` does not draw.
 
-        What enters a residual sum has a standard deviation that is smaller by ``sqrt(2 layers)``, the root of the
-        number of such sums, as in GPT-2 (Radford et al. 2019, section 2.3).
+        For layers whose output enters a residual sum, the standard deviation ``n_in^-0.5`` is divided by
+        ``sqrt(2 layers)``, the root of the number of these sums, as in GPT-2 (Radford et al. 2019, section 2.3).
         """
         sizes = self.sizes
         outputs = {"attention.output": sizes.width, "feed_forward.down": sizes.inner}
@@ -164,7 +164,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, addend: Tensor | None, rotation: Pair, past: Pair | None
     ) -> tuple[Tensor, Tensor | None, Pair]:
-        """Return the layer's output, and the keys and values of ``past``, if any, and of the layer's input."""
+        """Return the layer's output as two summands, and keys and values of ``past``, if any, and of its input."""
         x, entered = self.attended.enter(x, addend)
         y, present = self.attention(entered, rotation, past)
         x, addend = self.attended.leave(x, y)
@@ -191,7 +191,7 @@ class Residual(nn.Module):
         return x, x
 
     def leave(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return two summands of the residual sum after the sublayer, whose output is ``y``."""
+        """Return the two summands after the sublayer, whose output is ``y``; for "post", ``N(x + y)`` and None."""
         if self.after is None:
             return x, y
         return (self.after.add(x, y)[1], None) if self.placement == "post" else (x, self.after(y))

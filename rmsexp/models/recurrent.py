@@ -175,9 +175,7 @@ class LSTM(Recurrence):
 
     The norms of ``W x + b`` and ``U h`` normalise all four blocks together. The next step gets the cell c', not N(c').
     The same bias vector b is added twice, as in the code of Cooijmans et al. 2017. Without a norm this is
-    ``torch.nn.LSTM`` with two equal bias vectors, up to the order of the four blocks.
-
-    ``norm``: creates the layers. ``name``: beginning of the names of the sites.
+    ``torch.nn.LSTM`` with two equal bias vectors, up to the order of the blocks. ``norm``, ``name``: see :class:`GRU`.
     """
 
     states = 2  # hidden state, cell
@@ -235,16 +233,16 @@ def impl_of(norm: Norm, model: nn.Module) -> str:
 
 
 def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gain and shift of a norm, ``(features,)`` each; a missing one is ones or zeros (tensors as ``like``)."""
+    """Return gain and shift of a norm, ``(features,)``; a missing gain is ones, a missing shift zeros, as ``like``."""
     gain = norm.effective_gain
     shift = like.new_zeros(features) if norm.bias is None else norm.bias
     return like.new_ones(features) if gain is None else gain, shift
 
 
 def affine(*sides: Sequence[Linear]) -> Tensor:
-    """Return gains, or ones, and shifts, or zeros, of the layers' norms: [:, 0] and [:, 1] of ``(sides, 2, features)``.
+    """Return the gains ``[:, 0]`` and shifts ``[:, 1]`` of the layers' norms, in one tensor ``(sides, 2, features)``.
 
-    Each argument is one side, such as the layers of the input, whose features are concatenated.
+    Each argument is a side, such as the input's layers, whose features are concatenated. Missing gains are 1, shifts 0.
     """
     rows = []
     for sites in sides:

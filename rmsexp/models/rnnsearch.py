@@ -49,7 +49,7 @@ class RNNSearch(nn.Module):
         source_size, target_size: sizes of the vocabularies.
         embedding, hidden: E and H, the sizes of embeddings and of hidden states.
         dropout: dropout rate of embeddings and of the output matrix's input; the paper mentions no dropout.
-        tied: whether the target embedding is also the output matrix; otherwise this is ``output_weight``, (V, E).
+        tied: whether the target embedding is the output matrix, too; else ``output_weight``, (target_size, E), is.
         score_bias: whether the attention score has a bias, as in Nematus for Theano. The softmax of the scores does not
             depend on it.
     """

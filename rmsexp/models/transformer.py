@@ -155,10 +155,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source and feed-forward, each with its residual sum and norm.
-
-    For residual sums as two summands see :class:`EncoderLayer`.
-    """
+    """Causal self-attention, attention to the source and feed-forward. Residual sums: see :class:`EncoderLayer`."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -180,7 +177,7 @@ class DecoderLayer(nn.Module):
         noise: Noise | None,
         past: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
-        """Return the layer's output, and the self-attention's keys and values of all target positions so far.
+        """Return the output as two summands, and the self-attention's keys and values of all target positions so far.
 
         ``x``: activations of all target positions or, with ``past``, of the single position after ``past``. ``mask``:
         true on real target positions; only batch norms use it. ``key``, ``value``: those of the source. ``past``: the
@@ -203,8 +200,7 @@ class DecoderLayer(nn.Module):
 class Residual(nn.Module):
     """The residual sum of a sublayer with dropout, and its norm N.
 
-    Post-norm: ``N(x + dropout(sublayer(x)))``. Pre-norm: ``x + dropout(sublayer(N(x)))``. For residual sums as two
-    summands see :class:`EncoderLayer`.
+    Post-norm: ``N(x + dropout(sublayer(x)))``. Pre-norm: ``x + dropout(sublayer(N(x)))``. See also EncoderLayer.
     """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
@@ -217,7 +213,7 @@ class Residual(nn.Module):
         return self.norm.add(x, addend, mask=mask) if self.pre_norm else (x, x)
 
     def leave(self, x: Tensor, y: Tensor, mask: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor | None]:
-        """Return two summands of the residual sum after the sublayer, whose output is ``y``."""
+        """Return ``x`` and ``dropout(y)``, y the sublayer's output; with post-norm, the norm of their sum and None."""
         y = y if noise is None else noise.dropout(y, self.dropout)
         return (x, y) if self.pre_norm else (self.norm.add(x, y, mask=mask)[1], None)
 

@@ -20,7 +20,7 @@ happens to activations), :meth:`Norm.reparametrisation` (what happens to weights
 Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
-Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for queries and keys of attention,
+Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for the heads of attention,
 ``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.feature_maps`` is true.
 """
 
@@ -46,7 +46,7 @@ NAMES = {"weight": ("scale", "gamma", "g"), "bias": ("offset", "beta")}
 # what the activations of a site are
 ROLES = ("attention", "feed-forward", "query", "key", "value", "recurrent", "convolution", "embedding", "output")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # that norms take
-EPS = {dtype: torch.finfo(compute_dtype(dtype)).eps for dtype in DTYPES}  # of the dtype in which norms then compute
+EPS = {dtype: torch.finfo(compute_dtype(dtype)).eps for dtype in DTYPES}  # of the computing dtype, by that of input
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Site:
         shift: Whether the model asks for a shift, which is a bias after the norm. None leaves the choice to the norm.
             The norm may decide otherwise: RMSNorm by its option ``bias``; non-parametric LayerNorm never has a shift.
         then_bias: Whether the model itself adds a bias to the norm's output. Batch norm (``bn``) then has no shift.
-        blocks: Number of equally wide blocks, such as the gates of an LSTM, that are concatenated in the features.
-            The weight of each block is initialised separately.
+        blocks: Number of equally wide parts, such as the gates of an LSTM, that are concatenated in the features.
+            The weight of each part is initialised separately.
         data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).
-        depth: Number of the block, from 0; None outside of blocks.
-        layers: Number of blocks; 0 if the model has none.
-        role: What is normalised, one of ``ROLES`` ("attention" and "feed-forward": the input or output of a sublayer),
-            or "" for anything else.
+        depth: Index, from 0, of the block around the site, such as a layer of a Transformer's encoder; None outside.
+        layers: Number of these blocks; outside of them it may be 0.
+        role: What is normalised, one of ``ROLES`` ("attention", "feed-forward": input, output or residual sum of such a
+            sublayer), or "" for anything else.
     """
 
     name: str
@@ -84,9 +84,9 @@ class Site:
 class Normaliser(nn.Module):
     """Base class of the modules that normalise activations.
 
-    Keys of state dicts are those of torch's layers; those of other implementations (``NAMES``) can be loaded, too. The
-    state of a layer with a bias, such as LayerNorm's, loads into a layer without one only with ``strict=False``, which
-    leaves the bias out.
+    Gain and shift have the keys of torch's layers in state dicts, ``weight`` and ``bias``; keys of other libraries
+    (``NAMES``) can be loaded, too. The state of a layer with a bias, such as LayerNorm's, loads into a layer without a
+    bias only with ``strict=False``, which leaves the bias out.
 
     Args:
         shape: Shape of gain and shift.
@@ -99,7 +99,7 @@ class Normaliser(nn.Module):
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
     fused = False  # whether `forward` computes by a kernel, which can also apply a leaky ReLU of a given `slope`
-    is_site = True  # false after a layer that no norm may normalise
+    is_site = True  # false in a layer of `Norm.plain`, which no norm normalises
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -134,14 +134,14 @@ class Normaliser(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the gain to its initial value and the shift to 0, as after ``to_empty``."""
+        """Set gain and shift to their initial values, such as after ``to_empty``; other parameters and buffers stay."""
         if self.weight is not None:
             self.weight.fill_(self.initial_gain)
         if self.bias is not None:
             self.bias.zero_()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Load a state, also with ``NAMES``, and warn of a bias that only the state has, or only the layer."""
+        """Load a state, whose keys may be those in ``NAMES``; warn if only the state, or only the layer, has a bias."""
         for name, others_names in NAMES.items():
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
@@ -154,7 +154,7 @@ class Normaliser(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def check_input(self, x: Tensor) -> None:
-        """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
+        """Raise TypeError if the dtype of ``x`` is not in ``DTYPES``, ValueError if its shape does not fit the norm."""
         if x.dtype not in EPS:
             raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
         shape, expected = x.shape, self.shape
@@ -180,26 +180,26 @@ class Normaliser(nn.Module):
         raise NotImplementedError
 
     def set_step(self, step: int) -> None:
-        """Hook that is called once before each training step, with its number from 0, whatever the micro-batches.
+        """Do nothing. A subclass may set values that depend on the number of the training step, counted from 0.
 
-        Before an evaluation it gets the number of steps so far. By default it does nothing. What it sets must depend on
-        ``step`` alone, or a resumed run would differ from an uninterrupted one.
+        The trainer calls this once before each step, which may have several micro-batches; and before an evaluation,
+        with the number of steps so far. The values must depend on ``step`` alone, or resumed runs would differ.
         """
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a residual sum, ``x + addend`` or ``x``, and its norm. A subclass may compute both in one operator."""
+        """Return ``x + addend`` (``x`` without an addend) and the norm of this sum; a subclass may use one operator."""
         total = x if addend is None else x + addend
         return total, self(total, mask=mask)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        """Return the description of this norm over ``n`` units of input of this dtype that the fused kernels take.
+        """Return what the fused kernels need to know about this norm, for ``n`` units of input of this ``dtype``.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
         raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """Return the gain or the shift, or None, in a shape that broadcasts to the input. Raises: ValueError."""
+        """Return ``vector``, gain, shift or None, broadcastable to the input. Raises: ValueError for a wrong shape."""
         if vector is None:
             return None
         if vector.shape != self.shape:
@@ -210,11 +210,11 @@ class Normaliser(nn.Module):
 
 
 class FusedNormaliser(Normaliser):
-    """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
+    """Base class of normalisers with a fused kernel, which is used if ``impl`` is "fused" and kernels can be built.
 
-    A subclass sets ``impl`` at the end of its constructor, and defines :meth:`_eager` and :meth:`_by_kernel`. It
-    overrides ``fusible`` if there are cases without a kernel. For float16 and bfloat16 input, all is computed in
-    float32, and the result is rounded to the dtype of the input.
+    A subclass sets ``impl`` in its constructor, and defines :meth:`_eager` and :meth:`_by_kernel`. If there are cases
+    without a kernel, it overrides ``fusible``, which setting ``impl`` reads. For float16 and bfloat16 input, all is
+    computed in float32, and the result is rounded to the dtype of the input.
     """
 
     fusible = True
@@ -236,7 +236,7 @@ class FusedNormaliser(Normaliser):
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
     def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the norm of ``x``, the input of this ``dtype`` after conversion to float32 or float64."""
+        """Return the norm of ``x``: the input, of this ``dtype``, converted to float32 unless it was float64."""
         raise NotImplementedError
 
     def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
@@ -302,9 +302,9 @@ class Linear(nn.Module):
     Recurrences do not call :meth:`forward`: they compute :meth:`effective_weight` once per sequence.
 
     Args:
-        n_in: Number of input features or channels.
+        n_in: Number of input features or channels; that of the output is ``site.features``.
         norm: The module that normalises the output.
-        options: The norm that re-parametrises the weight (see :meth:`Norm.reparametrisation`) and scales its start.
+        options: The norm whose :meth:`Norm.reparametrisation` and :meth:`Norm.initial_scale` apply to the weight.
         bias: Whether the layer has a bias ``b``, which is added before the norm.
         kernel_size: Height and width of the kernel of a convolution. None makes a linear layer.
         padding: Number of zeros added to each side of a convolution's input.
@@ -349,7 +349,7 @@ class Linear(nn.Module):
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
         """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this."""
-        if self.norm.fused and not self.site.data_init:  # which needs the norm's output
+        if self.norm.fused and not self.site.data_init:  # the initialisation needs the norm's output
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
         return F.leaky_relu(self(x), slope)
 
@@ -357,9 +357,9 @@ class Linear(nn.Module):
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
 
-        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input, which then become 0 and 1
-        if the shift was 0. The gain is that of the re-parametrisation, or of the norm if there is none. The shift is
-        the bias of the norm, or that of a layer without a norm on activations.
+        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs for some input. Afterwards, the outputs
+        for this input have mean 0 and standard deviation 1, if the shift was 0. The gain is that of the
+        re-parametrisation, if any, else the norm's. The shift is the bias of the norm, or of a layer without a norm.
 
         Raises: ValueError if there is no gain, or no shift.
         """
@@ -395,10 +395,11 @@ class Norm:
 
     fusible: ClassVar[bool] = False
     fusible_recurrences: ClassVar[bool] = True
-    # of the sites that are made; see `at`
+    # of the sites that `site` makes; `at` sets them
     role: ClassVar[str] = ""
     depth: ClassVar[int | None] = None
     layers: ClassVar[int] = 0
+    parts: ClassVar[tuple[Norm, ...]] = ()  # the norms that the sites of a composed norm may have
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, IMPLS)
@@ -411,21 +412,22 @@ class Norm:
         return self.impl == "fused" and kernels.load()
 
     def as_config(self, *, defaults: bool = False) -> dict[str, Any]:
-        """Return the content of a config file for this norm; with ``defaults``, of its options by default."""
+        """Return the content of a config file for this norm; with ``defaults``, with the default options."""
         kind, package = type(self), sys.modules["rmsexp.norms"]
         path = "rmsexp.norms" if getattr(package, kind.__name__, None) is kind else kind.__module__
-        values = {each.name: each.default for each in fields(self) if defaults and each.default is not MISSING}
-        return {"_target_": f"{path}.{kind.__qualname__}", **asdict(self), **values}
+        values = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        made = {each.name: each.default_factory() for each in fields(self) if each.default_factory is not MISSING}
+        return {"_target_": f"{path}.{kind.__qualname__}", **asdict(self), **(values | made if defaults else {})}
 
     def at(self, *, role: str = "", depth: int | None = None, layers: int = 0) -> Self:
-        """Return this norm for sites of a role, or of a block; see :class:`Site`. What is not given stays."""
+        """Return a copy for sites of this role, depth and layers (:class:`Site`). What is not given stays as it was."""
         placed = copy.copy(self)
         given = {"role": role or self.role, "depth": self.depth if depth is None else depth}
         vars(placed).update(given, layers=layers or self.layers)  # no options, so not among the fields
         return placed
 
     def site(self, name: str, features: int, **asked: Any) -> Site:
-        """Return the site of a layer. ``asked``: what the model asks of the norm there, by the fields of a site."""
+        """Return a site with the role, depth and layers of this norm. ``asked``: other fields, such as ``shift``."""
         return Site(name, features, role=self.role, depth=self.depth, layers=self.layers, **asked)
 
     def linear(
@@ -464,9 +466,9 @@ class Norm:
         return self.plain(name, n_in, n_out, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
-        """Raise ValueError if ``impl``, or an option for one kind of layer, has no effect on a model with this norm.
+        """Raise ValueError if ``impl`` is "fused" and a layer has no kernel, or an option has no effect on the model.
 
-        Otherwise a run would be recorded as another norm, or implementation, than the one that it equals.
+        Otherwise the record of a run would name an implementation or an option that the run did not use.
         """
         for layer in model.modules():
             if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:
@@ -481,7 +483,7 @@ class Norm:
         return 1.0
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
-        """Return the module that computes the effective weight of a site; by default None: it is the weight itself.
+        """Return the module that computes the effective weight of a site; None, the default, uses the weight itself.
 
         The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``.
         """

@@ -179,7 +179,7 @@ class BatchNorm(Normaliser):
             raise ValueError(f"{type(self).__name__} expects a batch (batch, …, features), got shape {tuple(x.shape)}")
 
     def hold_updates(self) -> None:
-        """Hold the updates of the running statistics from now on: :meth:`release_updates` undoes and returns them."""
+        """Keep a list of the updates of the running statistics from now on, which :meth:`release_updates` undoes."""
         self._before = (self.running_mean.clone(), self.running_var.clone(), self.count.clone())
 
     def release_updates(self) -> list[Update]:
@@ -270,7 +270,7 @@ class BatchNorm(Normaliser):
             updated = torch.tensor(enough, device=mean.device)
             weight = updated.unsqueeze(-1) * weight
         for running, new in ((self.running_mean[rows], mean), (self.running_var[rows], var.to(dtype) * factor)):
-            # in float16 the new statistics may overflow before the mean is taken
+            # in float16 the new statistics may overflow, although their weighted mean with the old ones would not
             running.copy_(running.to(dtype).lerp(new.to(dtype).view(shape), weight))
         self.count[rows] += updated
 
@@ -307,7 +307,7 @@ def refuse_batch_statistics(norm: Norm) -> None:
 
     These include tokens that are to be predicted, other hypotheses of a search, or captions of similar length.
     """
-    if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
+    if any(isinstance(each, BatchNormOptions) and each.eval == "batch" for each in (norm, *norm.parts)):
         raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
 
 

@@ -31,7 +31,7 @@ class ByRole(Norm):
     Attributes:
         default: The norm of all other sites.
         roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
-        depths: The norm by the number of the block, from 0; -1 is the last one. It goes before that of the role.
+        depths: The norm by :attr:`rmsexp.norms.Site.depth`; -1 is the last block. It takes precedence over ``roles``.
 
     Only norms of this package can be named. Recurrences run step by step.
 
@@ -50,9 +50,8 @@ class ByRole(Norm):
         for role in self.roles or {}:
             checks.choice("norm.roles: role", role, ROLES)
         chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
-        vars(self).update(_chosen=chosen, _unused={*chosen})  # no options, so not fields
-        for name in (self.default, *chosen.values()):
-            _named(name, self.impl)
+        parts = tuple(_named(name, self.impl) for name in (self.default, *chosen.values()))
+        vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
     def _of(self, site: Site) -> Norm:
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
@@ -84,7 +83,7 @@ def _named(name: str, impl: str) -> Norm:
 
 
 def composed_norm(words: Sequence[str], config_dir: str | None = None) -> Norm:
-    """Return the norm that overrides such as ``norm=rms`` and ``norm.eps=0.1`` choose, outside of a run."""
+    """Return the norm of overrides such as ``norm=rms`` and ``norm.eps=0.1``. ``config_dir``: as ``--config-dir``."""
     return config.job(["task=transformer", *words], config_dir).norm
 
 
@@ -93,11 +92,11 @@ class ModuleNorm(Norm):
     """Any module as a norm, such as ``torch.nn.GroupNorm`` with ``kwargs={num_groups: 4}``.
 
     Attributes:
-        module: The path of the class.
-        kwargs: Arguments of its constructor, except the number of features, which is known.
+        module: The import path of the class.
+        kwargs: Arguments of its constructor, except the number of features or channels, which the model determines.
 
-    A norm of channels of torch gets vectors as (vector, channel): GroupNorm then has statistics of each position, and
-    BatchNorm1d the same ones for all. Other classes get feature maps with the channels last.
+    torch's group and batch norms get input ``(…, n)`` as ``(N, n)``, a row per position: GroupNorm has statistics of
+    each row, BatchNorm1d of all rows. Other classes get feature maps as ``(batch, height, width, channels)``.
 
     Raises: ValueError that names the site if the module cannot be made or changes the shape of its input; ConfigError
     if there is no such class.
@@ -108,13 +107,13 @@ class ModuleNorm(Norm):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The classes that are imported for a run that is typed, and must be imported already for a recorded one."""
+        """Import paths of classes that a new run imports; to read a record, they must have been imported already."""
         return (self.module,)
 
     def normaliser(self, site: Site) -> Wrapped:
         kind = classes.loaded(self.module)
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise ValueError(f"norm.module={self.module} is not a class of modules")
+            raise ValueError(f"norm.module={self.module} is not a subclass of torch.nn.Module")
         names = [*inspect.signature(kind).parameters]
         key = next((name for name in FEATURES if name in names), next(iter(names), ""))
         try:

@@ -39,9 +39,9 @@ class Layer(NamedTuple):
         depth: the number, from 0, of its block among those with normalisation layers; None outside. Blocks are the
             elements of lists of modules, such as ``layers.3``.
         layers: the number of blocks with normalisation layers.
-        role: what it normalises. In a block: "convolution" for feature maps; else "query", "key" or "value" by its
-            name; else "attention" or "feed-forward" by the module around it or its place in the block. Outside of
-            blocks: "embedding" before the first, "output" after it.
+        role: what it normalises. In a block: "convolution" for torch's group, batch and instance norms; else "query",
+            "key" or "value" by its name; else "attention" or "feed-forward" by the module around it or its place in the
+            block. Outside of blocks: "embedding" before the first block, "output" after it.
     """
 
     name: str
@@ -92,19 +92,19 @@ def convert(
     other library that compute LayerNorm or RMSNorm, as their results for random input show. A layer that is used at
     several places is replaced by one layer.
 
-    A new layer takes over eps, gain and bias, as far as it has them; the running statistics of batch norm; and device,
-    dtype, mode and ``requires_grad``. So a norm that is replaced by itself computes the same as before.
+    A new layer takes over eps, unless ``options`` has it; gain and bias, as far as it has them; running statistics of
+    batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the same as before.
 
     Args:
         model: The model; not a single normalisation layer.
-        norm: The name of a norm, such as "rms", or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``.
+        norm: The name of a norm, such as "rms", or a norm object (its eps is not used): ``RMS(name="rms", bias=True)``.
         impl: "eager", "fused", or "compiled" (eager layers, each compiled by torch.compile); by default the norm's.
-        where: Which layers: a pattern of their names, such as ``"*.q_norm"``, or a function of a :class:`Layer`.
+        where: Which layers: a pattern of their names, such as ``"*.q_norm"``, or a predicate of a :class:`Layer`.
         config_dir: A folder of your own configs, as for ``--config-dir``, for norms of your own.
         options: Options of the norm, as in ``configs/norm``, such as ``bias=True`` or ``p=0.5``.
 
-    Raises: ValueError for a model without such layers, and for a norm that acts on weights; ConfigError for an unknown
-    norm or option.
+    Raises: ValueError for a model without such layers, an unknown ``impl``, and a norm that acts on weights;
+    ConfigError for an unknown norm or option; TypeError for an unknown option of a norm object.
     """
     chosen = _norm(norm, impl, config_dir, options)
     found = layers(model)
@@ -238,16 +238,16 @@ def _candidates(module: nn.Module, n: int, gain: bool, bias: bool) -> Iterator[N
 
 
 def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | None) -> None:
-    """Give a layer the parameters that have these names in another one."""
+    """Make the parameters of ``module`` that have the names ``gain`` and ``bias`` the weight and bias of ``ours``."""
     for own, name in (("weight", gain), ("bias", bias)):
         if name is not None:
             ours.register_parameter(own, module.get_parameter(name))
 
 
 def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -> tuple[Normaliser, str]:
-    """Return the layer of the norm that takes the place of another, and what it lacks of that one.
+    """Return the layer of ``norm`` that replaces ``layer``, and what it lacks: "gain", "bias", "gain and bias" or "".
 
-    ``like``: a tensor whose device and dtype the layer gets if the other one has no parameters.
+    ``same_eps``: whether it has the eps of the old layer. ``like``: gives its device and dtype if the old has no gain.
 
     Raises: ValueError with the reason if the layer cannot be replaced.
     """
@@ -272,7 +272,7 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
     new = norm.normaliser(site).train(old.training)
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
-    if same_eps and hasattr(new, "eps"):
+    if same_eps and hasattr(new, "eps") and hasattr(same, "eps"):
         new.eps = same.eps
     if isinstance(same, Normaliser) and same.gain_offset and new.weight is not None:
         new.gain_offset = same.gain_offset

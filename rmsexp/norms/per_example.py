@@ -37,7 +37,7 @@ class PerExampleNorm(FusedNormaliser):
             can be set later, too, except inside a recurrent layer, which reads it only at construction.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
-        parameters: See :class:`rmsexp.norms.Normaliser`.
+        parameters: ``initial_gain``, ``device`` and ``dtype``, as for :class:`rmsexp.norms.Normaliser`.
 
     Raises: ValueError for other values of these arguments, and for input of another shape; TypeError for input that is
         not float32, float64, float16 or bfloat16.
@@ -108,10 +108,10 @@ class PerExampleNorm(FusedNormaliser):
         return affine(value, scale, gain, shift, fold=self.maps)
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``x + addend`` and the norm of this sum. With ``impl="fused"`` one operator computes both.
+        """Return ``x + addend`` (``x`` without an addend) and the norm of this sum.
 
-        The addend must be like ``x``, or have lower precision, as under autocast; and there may be no hooks, which get
-        the input of the norm.
+        With ``impl="fused"`` one operator computes both, if the norm is over the last axis, the addend has the shape of
+        ``x`` and no higher precision (it may have a lower one under autocast), and the module has no hooks.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
         fused = self.fused and not self.maps and self.dims == 1 and not hooked
@@ -156,7 +156,7 @@ class PerExampleNorm(FusedNormaliser):
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
     """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
 
-    There are more than ``k``. To flatten ``x`` and slice it once would copy channels-last feature maps.
+    These axes hold more than ``k`` elements. Flattening ``x`` to slice it once would copy channels-last feature maps.
     """
     axis = x.dim() - dims
     if torch.compiler.is_compiling():  # one view for all sizes: below, the number of views depends on them
@@ -208,8 +208,8 @@ class LayerNorm(PerExampleNorm):
 
     It can replace ``torch.nn.LayerNorm``, which is always one fused kernel; this class is one if ``impl`` is "fused".
 
-    ``elementwise_affine``: whether there are a gain, ``weight``, and, with ``bias``, a shift, ``bias``. See
-    :class:`PerExampleNorm` for the other arguments and for errors.
+    ``elementwise_affine``: whether there is a gain, ``weight``. ``bias``: whether there is also a shift, ``bias``; not
+    without a gain. See :class:`PerExampleNorm` for the other arguments and for errors.
     """
 
     kind = kernels.Kind.LAYER
@@ -236,7 +236,7 @@ class LayerNorm(PerExampleNorm):
 
 @dataclass(frozen=True, kw_only=True)
 class LN(PerExampleNormOptions):
-    """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
+    """Options of LayerNorm, which has a shift unless the model forbids it. See :class:`PerExampleNormOptions`."""
 
     def normaliser(self, site: Site) -> LayerNorm:
         shift = site.shift is not False

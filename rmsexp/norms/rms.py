@@ -9,8 +9,8 @@ Deviation: pRMSNorm, number of units in the mean
     original: n p is rounded down (rmsnorm:rmsnorm_torch.py:41); the paper rounds up
     ours: rounded up; norm.k_rounding=floor rounds down, without the rounding of n p as a floating-point number
     why: as in the paper
-    effect: none for p = 6.25 %; one unit for feature maps of 6 x 6 and for the 10 classes of CIFAR-10, and for most
-        values of p in Figure 3
+    effect: none for p = 6.25 %, except one unit for feature maps of 6 x 6 and for the 10 classes of CIFAR-10; one unit
+        for most values of p in Figure 3
 """
 
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ class WeightNorm(Gain):
 
     @torch.no_grad()
     def start_from(self, weight: Tensor) -> None:
-        """With ``keep_scale``, set ``g_i = sqrt(||v_i||^2 + eps)``, or the inverse of this, so that ``w_i = v_i``."""
+        """With ``keep_scale``, set g_i to ``sqrt(||v_i||^2 + eps)`` (``inverse``: 1 over it), so that ``w_i = v_i``."""
         if self.keep_scale:
             lengths = (self._squares(weight) + self.eps).sqrt()
             self.gain.copy_(1 / lengths if self.inverse else lengths)
@@ -79,8 +79,8 @@ class WN(Norm):
     """Options of weight normalisation. ``eps``, at least 0, is that of :class:`WeightNorm`.
 
     ``keep_scale``: whether training starts from the drawn weights, as with ``torch.nn.utils.weight_norm``; otherwise
-    the effective weight vector of each unit starts with length 1. ``inverse_gain``: whether the weight is divided by
-    the gain instead of multiplied; not for layers that are initialised from data, which scales their gain.
+    (also for None) the effective weight vector of each unit starts with length 1. ``inverse_gain``: whether the weight
+    is divided by the gain instead of multiplied; not for layers that are initialised from data, which scales the gain.
     """
 
     eps: float = 0.0
@@ -95,7 +95,7 @@ class WN(Norm):
 
     def reparametrisation(self, site: Site) -> WeightNorm:
         if self.inverse_gain and site.data_init:
-            raise ValueError(f"norm.inverse_gain=true is not possible: {site.name} is initialised from data")
+            raise ValueError(f"leave out norm.inverse_gain=true: {site.name} is initialised from data")
         keep_scale, inverse = bool(self.keep_scale), bool(self.inverse_gain)
         return WeightNorm(site.features, self.eps, keep_scale=keep_scale, inverse=inverse)
 

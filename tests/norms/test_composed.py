@@ -12,6 +12,7 @@ import rmsexp
 from rmsexp import config, norms
 from rmsexp.config.words import overrides
 from rmsexp.models.language_model import LanguageModel, Sizes
+from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.norms.composed import Wrapped
 
 SIZES = Sizes(width=16, layers=3, heads=4, kv_heads=2, inner=12, qk_norm=True)
@@ -44,6 +45,12 @@ def check_effect(**options: Any) -> None:
 def test_mistakes(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         check_effect(**options)
+
+
+def test_batch_statistics_are_refused_for_a_role_too() -> None:
+    refuse_batch_statistics(norms.ByRole(name="by_role", roles={"query": "bn"}))
+    with pytest.raises(ValueError, match=r"eval=batch"):
+        refuse_batch_statistics(norms.ByRole(name="by_role", roles={"query": "bn+eval=batch"}).at(depth=0))
 
 
 def wrapped(module: str, features: int, maps: bool = False, **kwargs: Any) -> Wrapped:

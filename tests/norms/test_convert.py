@@ -96,6 +96,10 @@ def test_parameters_are_the_same_tensors_and_a_bias_is_optional() -> None:
     assert (model[1].weight, model[1].bias, model[1].eps) == (gain, bias, 1e-3)
 
 
+def test_a_layer_without_eps_is_replaced() -> None:
+    assert isinstance(converted(norms.DynamicTanh(6))[1], norms.RMSNorm)
+
+
 def test_a_missing_bias_is_named_when_a_state_is_loaded() -> None:
     with pytest.raises(RuntimeError, match=r"1\.bias"), pytest.warns(match=r"1\.bias.*bias=True"):
         converted(nn.LayerNorm(6)).load_state_dict(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)).state_dict())

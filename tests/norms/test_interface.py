@@ -176,6 +176,12 @@ def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) 
     close(site(x).var(axes, unbiased=False), torch.ones(4, dtype=torch.float64))
 
 
+def test_default_options_include_those_made_by_a_factory() -> None:
+    norm = norms.RMS(name="own", eps=1e-3, axes=[1, 2, 3])
+    assert norm.as_config(defaults=True) == norms.RMS(name="own").as_config()
+    assert norm.as_config()["axes"] == [1, 2, 3]
+
+
 # --- wrong options and arguments
 
 MISTAKES: list[tuple[str, Callable[[], object]]] = [  # what the error names, and a call

@@ -34,10 +34,10 @@ _loading = Lock()  # held by the thread that loads, because operators can be reg
 
 
 def load() -> bool:
-    """Return whether the operators ``torch.ops.rmsexp`` are available. If not, callers use eager operations.
+    """Return whether the operators ``torch.ops.rmsexp`` are available on CPU. If not, callers use eager operations.
 
-    The first call loads their library, or builds it if it is not cached. If this fails, it prints a notice to standard
-    error.
+    The first call loads their library, or builds it if it is not cached, and registers the kernels for GPUs if there is
+    one. If one of these fails, it prints a notice to standard error; without kernels for GPUs the result is still True.
     """
     with _loading:
         return _load()
@@ -86,7 +86,7 @@ def _compiler() -> list[str]:
 
     clang++ is called only if CXX says so: a library that it builds may need another OpenMP library than torch's.
 
-    Raises: OSError if the program is not found; ValueError if CXX has a quotation mark without another.
+    Raises: OSError if the program is not found; ValueError if a quotation in CXX does not end.
     """
     words = shlex.split(os.environ.get("CXX", "")) or ["c++" if shutil.which("c++") else "g++"]
     program = shutil.which(words[0])
@@ -105,7 +105,7 @@ def _definitions() -> list[str]:
 
 
 def _build(compiler: list[str], command: list[str], library: Path) -> None:
-    """Compile the sources by ``command``, side by side, and link them. Raises: OSError if a compiler fails."""
+    """Compile the sources by ``command``, in parallel, and link them. Raises: OSError if a compiler fails."""
     torch_folder, sources = Path(torch.__file__).parent, sorted(SOURCES.glob("*.cpp"))
     headers = torch_folder / "include"
     include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]

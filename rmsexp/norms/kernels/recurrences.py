@@ -76,12 +76,12 @@ def sequence(
             inside of the query's norm (:class:`Form`) follow.
         eps: The eps of all norms.
         inputs: The tensors that ``INPUTS`` names for the cell. float16 and bfloat16 are cast to float32.
-        reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
+        reverse: Whether x is read from last to first position; not for the decoder. Results keep the order of x.
 
     Results have the dtype of ``x``; under autocast, float32.
 
-    Raises: ValueError for tensors whose shapes, dtypes or devices do not fit together. The operators check nothing:
-        with other arguments they would read and write beyond the end of tensors.
+    Raises: ValueError for tensors whose shapes, dtypes or devices do not fit together. The operators check none of
+        these: with other arguments they would read and write beyond the end of tensors.
     """
     x = inputs["x"]
     assert x is not None
@@ -128,7 +128,7 @@ def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
 
 
 class _Sequence(torch.autograd.Function):
-    """An operator over whole sequences, ``cell``: a key of ``INPUTS``. ``inputs``: those, in this order."""
+    """The operator of a ``cell``, a key of ``INPUTS``. ``inputs``: the tensors in ``INPUTS[cell]``, in this order."""
 
     @staticmethod
     def forward(ctx: Any, cell: str, reverse: bool, form: list[int], eps: float, *inputs: Optional) -> Any:

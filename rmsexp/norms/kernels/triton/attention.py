@@ -28,7 +28,7 @@ QUERY = tl.constexpr(0)  # number of the norm in a row of statistics, which hold
 
 @triton.jit
 def _positions(start, mask, length, BLOCK_POSITIONS: tl.constexpr):
-    """Return the positions of a block, (BLOCK_POSITIONS, 1), from ``start`` on, and where the mask is true."""
+    """Return the positions of a block from ``start`` on, and their part of the mask; both (BLOCK_POSITIONS, 1)."""
     position = start + tl.arange(0, BLOCK_POSITIONS)[:, None]
     return position, tl.load(mask + position, position < length, other=0)
 
@@ -189,7 +189,7 @@ def _backward(
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the kernels' other arguments."""
+    """Return the kernels' arguments that are neither arguments of the operator nor strides."""
     (_, length, width), (kind, k, inside) = arguments["keys"].shape, arguments["form"]
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
     sizes = {"length": length, "width": width, "depth": arguments["values"].shape[2], "k": k}

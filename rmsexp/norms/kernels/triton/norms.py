@@ -194,7 +194,7 @@ def _backward(
 
 
 def kernel_layout(x: Tensor, maps: bool, kind: int, k: int, inside: bool, eps: float) -> tuple[Any, ...]:
-    """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that they read."""
+    """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that :func:`is_readable` accepts."""
     norm, last_axis = (kind, inside, eps), (x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
     pointwise, channels_last = kind in (Kind.TANH, Kind.ERF), maps and is_channels_last(x)
     if maps and pointwise and channels_last:
@@ -274,7 +274,7 @@ def normalise_backward(
     alpha: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, to which ``dtotal`` is added, gain, shift, and alpha and offset together, ``(2,)``."""
+    """Return the gradients of x (plus ``dtotal``), of gain, of shift, and of alpha and offset together, ``(2,)``."""
     if slope != 1:
         y, *_ = normalise_forward(x, None, gain, shift, maps, kind, k, inside, eps, 1.0, alpha, offset)
         dy = torch.where(y > 0, dy, dy * slope)

@@ -23,7 +23,7 @@ ERF = tl.constexpr(int(Kind.ERF))
 
 @triton.jit
 def indices(start, n, BLOCK: tl.constexpr):
-    """Return the indices of a block of units, (1, BLOCK), the first of which is ``start``, and which are below n."""
+    """Return the indices of a block of units from ``start`` on, and a mask of indices below n; both (1, BLOCK)."""
     unit = start + tl.arange(0, BLOCK)[None, :]
     return unit, unit < n
 
@@ -104,7 +104,7 @@ def tanh(x):
 
 @triton.jit
 def saved_statistics(a, statistics, PLACE: tl.constexpr, n, k, NORM: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return mean and scale, (1, 1), of a row ``a``, after saving them as those of norm number PLACE."""
+    """Return mean and scale, (1, 1), of a row ``a``, and save them in ``statistics`` for norm number PLACE."""
     mean, scale = row_statistics(a, True, 1, n, k, NORM, a.dtype.element_ty, 1, BLOCK_N)
     zero = tl.zeros([1, 1], tl.int32)
     tl.store(statistics + 2 * PLACE + zero, mean)
@@ -188,10 +188,10 @@ def launch_options(block_size: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class RowOperator:
-    """An operator whose ``kernel`` has one program for each row of the batch.
+    """An operator whose ``kernel`` has one program for each row of the batch. ``names``: its arguments, in order.
 
-    The arguments of the kernel have the ``names`` of the operator's; it gets None for those that the operator has not,
-    ``<name>_stride`` for the stride of a tensor's first axis, and what ``options`` returns for the arguments.
+    Each parameter of the kernel gets the argument of its name, or that item of the dict ``options(arguments)``. Of the
+    others, ``<name>_stride`` gets the stride of the first axis of the tensor ``<name>``, if it exists; the rest None.
     """
 
     kernel: Any

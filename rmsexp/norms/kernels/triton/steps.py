@@ -280,7 +280,7 @@ def _backward(
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the kernels' other arguments."""
+    """Return the kernels' arguments that are neither arguments of the operator nor strides."""
     kind, k_gates, k_inner, inside = arguments["form"]
     hidden = (arguments["h"] if "h" in arguments else arguments["dh"]).shape[1]
     blocks = {"BLOCK_N": min(1024, triton.next_power_of_2(hidden))}
