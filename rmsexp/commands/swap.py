@@ -72,15 +72,13 @@ class UserModel:
 
     def build(self, norm: str, impl: str) -> tuple[nn.Module, Conversion | None]:
         """Return a new model and its conversion (AS_IS: None). ``norm``: AS_IS, a key of TORCHS, or a norm's name."""
-        from rmsexp.config import norm_words
         from rmsexp.norms import composed, convert
 
         model = self.model().to(self.device).train()
         if norm == AS_IS:
             return model, None
         if norm not in TORCHS:
-            chosen = composed.composed_norm(norm_words(norm), self.config_dir)
-            return model, convert.convert(model, chosen, impl=impl, where=self.where)
+            return model, convert.convert(model, norm, impl=impl, where=self.where, config_dir=self.config_dir)
         done = convert.convert(model, "module", where=self.where, module=TORCHS[norm])
         for parent in list(model.modules()):  # torch's layers themselves, without checks of their input
             for name, child in list(parent.named_children()):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rmsexp.config.words import override
+from rmsexp.config.words import norm_words, override
 from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.norms.composed import OF_CHANNELS, composed_norm
@@ -92,12 +92,12 @@ def convert(
     other library that compute LayerNorm or RMSNorm, as their results for random input show. A layer that is used at
     several places is replaced by one layer.
 
-    A new layer takes over eps, unless ``options`` has it; gain and bias, as far as it has them; running statistics of
-    batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the same as before.
+    A new layer takes over eps, unless the norm states its own; gain and bias, as far as it has them; running statistics
+    of batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the same as before.
 
     Args:
         model: The model; not a single normalisation layer.
-        norm: The name of a norm, such as "rms", or a norm object (its eps is not used): ``RMS(name="rms", bias=True)``.
+        norm: A norm, as in "rms" or "prms+p=0.5", or a norm object, such as ``RMS(name="rms", eps=1e-6)``.
         impl: "eager", "fused", or "compiled" (eager layers, each compiled by torch.compile); by default the norm's.
         where: Which layers: a pattern of their names, such as ``"*.q_norm"``, or a predicate of a :class:`Layer`.
         config_dir: A folder of your own configs, as for ``--config-dir``, for norms of your own.
@@ -106,7 +106,7 @@ def convert(
     Raises: ValueError for a model without such layers, an unknown ``impl``, and a norm that acts on weights;
     ConfigError for an unknown norm or option; TypeError for an unknown option of a norm object.
     """
-    chosen = _norm(norm, impl, config_dir, options)
+    chosen, same_eps = _norm(norm, impl, config_dir, options)
     found = layers(model)
     if not found:
         raise ValueError(f"{type(model).__name__} contains no normalisation layers")
@@ -116,7 +116,7 @@ def convert(
             left.append((layer, "not chosen by where"))
             continue
         try:
-            new, lacks = _instead_of(layer, chosen, "eps" not in options, next(model.parameters(), None))
+            new, lacks = _instead_of(layer, chosen, same_eps, next(model.parameters(), None))
         except ValueError as error:
             left.append((layer, str(error)))
             continue
@@ -129,19 +129,22 @@ def convert(
     return Conversion(tuple(replaced), tuple(left))
 
 
-def _norm(norm: str | Norm, impl: str | None, config_dir: str | None, options: Mapping[str, object]) -> Norm:
-    """Return the norm that the arguments of :func:`convert` describe."""
+def _norm(
+    norm: str | Norm, impl: str | None, config_dir: str | None, options: Mapping[str, object]
+) -> tuple[Norm, bool]:
+    """Return the norm that the arguments of :func:`convert` describe, and whether layers keep the eps that they had."""
     if impl is not None:
         checks.choice("impl", impl, (*IMPLS, "compiled"))
         options = {**options, "impl": "eager" if impl == "compiled" else impl}
     if isinstance(norm, str):
-        words = [override("norm", norm), *(override(f"norm.{key}", value) for key, value in options.items())]
-        chosen = composed_norm(words, config_dir)
+        words = [*norm_words(norm), *(override(f"norm.{key}", value) for key, value in options.items())]
+        chosen, own_eps = composed_norm(words, config_dir), any(word.startswith("norm.eps=") for word in words)
     else:
         chosen = replace(norm, **options)  # type: ignore[arg-type]
+        own_eps = "eps" in options or getattr(norm, "eps", None) != getattr(type(norm), "eps", None)
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
         raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
-    return chosen
+    return chosen, not own_eps
 
 
 def layers(model: nn.Module) -> list[Layer]:

@@ -96,6 +96,11 @@ def test_parameters_are_the_same_tensors_and_a_bias_is_optional() -> None:
     assert (model[1].weight, model[1].bias, model[1].eps) == (gain, bias, 1e-3)
 
 
+@pytest.mark.parametrize("norm", [norms.RMS(name="rms", eps=1e-6), "rms+eps=1e-6"])
+def test_a_norm_that_states_its_eps_keeps_it(norm: str | norms.Norm) -> None:
+    assert converted(nn.LayerNorm(6, eps=1e-3), norm)[1].eps == 1e-6
+
+
 def test_a_layer_without_eps_is_replaced() -> None:
     assert isinstance(converted(norms.DynamicTanh(6))[1], norms.RMSNorm)
 
