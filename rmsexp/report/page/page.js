@@ -90,6 +90,7 @@ function band({ x, low, high }, color) {
 
 function layout(panel) {
   const { color, borderTopColor: rule, backgroundColor: raised } = getComputedStyle(form);
+  const ground = getComputedStyle(document.body).backgroundColor;
   const axis = ({ title, range, log, ticks, labels }) => ({
     gridcolor: rule, linecolor: rule, zeroline: false, automargin: true,
     title: { text: shown(title) }, type: log ? "log" : "linear",
@@ -100,7 +101,7 @@ function layout(panel) {
   const shades = panel.shades.map(({ low: x0, high: x1, bottom: y0, top: y1 }) => (
     { type: "rect", x0, x1, y0, y1, line: { width: 0 }, fillcolor: color, opacity: 0.15, layer: "below" }
   ));
-  const left = { xref: "paper", x: 0, xanchor: "left", yanchor: "top", align: "left", showarrow: false, borderpad: 0 };
+  const left = { xref: "paper", x: 0, xanchor: "left", yanchor: "top", align: "left", showarrow: false, borderpad: 0, bgcolor: ground };
   return {
     xaxis: axis(panel.x), yaxis: axis(panel.y),
     shapes: panel.line === null ? shades : [...shades, { type: "line", layer: "below", ...zero }],

@@ -21,6 +21,7 @@ Legend = Sequence[tuple[Look, str]]
 REACH = 6.0  # as in :func:`robust`
 SPACE = 0.04  # space between the range and the edges of the panel, relative to the range
 BULK = (0.05, 0.95)  # quantiles
+ARROWS = {"left": "$⇦$", "right": "$⇨$", "up": "$⇧$", "down": "$⇩$"}  # for matplotlib
 DECADES = 100  # an axis is logarithmic if the largest of these quantiles and ends is more than this times the smallest
 
 
@@ -125,6 +126,11 @@ def interval(
     if np.isnan(low):
         return Mark("hollow", look, [x], [y], label=f"{label} (no interval)", series=series)
     return Mark("hollow" if single else "interval", look, [x], [y], [low], [high], label, series)
+
+
+def arrows(look: Look, side: str, x: Values, y: Values, label: str = "") -> Mark:
+    """Return arrows at an edge of a panel, towards points beyond it: a shape that no norm has."""
+    return Mark("edge", look._replace(marker=ARROWS[side], symbol=f"arrow-{side}"), x, y, label=label)
 
 
 def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, title: str = "") -> Panel:
