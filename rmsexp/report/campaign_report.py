@@ -19,7 +19,10 @@ from rmsexp.system import atomic
 
 DIFFERENCES = (
     "positive: the norm named first is better; bars: interval by which the claim was decided; "
-    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel"
+    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel\n"
+    f"*: with remarks, listed in report.md; †: {verdicts.CHOSEN_RATES}; still improving: a norm gained more than half a "
+    "margin in the last fifth of its steps; cannot see a difference: that no norm equals the second one would be "
+    "supported, too; not by the margin: better, but perhaps by less than the margin; [...]: the campaign"
 )
 RATES = (
     "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
@@ -104,7 +107,9 @@ def write(
 
 def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Timed]) -> dict[str, Chart]:
     """Return the charts that have panels, by the name of their file."""
-    looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
+    series = {norm: panels.shown(campaign, norm) for campaign in campaigns for norm in campaign.every_arm}
+    looks = style.looks(names.in_order(series.values()))
+    looks = {norm: looks[name] for norm, name in series.items()} | looks
     ranges = RANGES * any(campaign.ranges for campaign in campaigns)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
@@ -119,7 +124,7 @@ def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Ti
         "equal_time": ("Quality at equal time", EQUAL_TIME, by_time),
     }
     return {
-        name: Chart(title, [caption], shown, legend(shown))
+        name: Chart(title, caption.splitlines(), shown, legend(shown))
         for name, (title, caption, every_panel) in drawn.items()
         if (shown := [panel for panel in every_panel if panel.marks or panel.texts])
     }
