@@ -151,13 +151,12 @@ def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
 
 
 def beyond(marks: Sequence[Mark], low: float, high: float) -> list[str]:
-    """Return up to two notes: on the highest and on the lowest value of marks, if outside of this range of y."""
-    highest = max(marks, key=lambda mark: np.max(mark.y))
-    lowest = min(marks, key=lambda mark: np.min(mark.y))
-    ends = (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y)))
-    found = [(what, mark, value) for what, mark, value in ends if not low <= value <= high]
+    """Return up to two notes: on the highest and on the lowest value of marks and bands outside of this range of y."""
     labels = names.labels(mark.series for mark in marks)
-    return [f"beyond the axis: {what} {value:.3g} ({labels[mark.series]})" for what, mark, value in found]
+    values = [(float(value), mark.series) for mark in marks for value in (*mark.y, *mark.low, *mark.high)]
+    ends = (("up to", *max(values)), ("down to", *min(values)))
+    found = [(what, value, series) for what, value, series in ends if not low <= value <= high]
+    return [f"beyond the axis: {what} {value:.3g} ({labels[series]})" for what, value, series in found]
 
 
 def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_log: bool, reach: float = REACH) -> Axis:

@@ -15,10 +15,8 @@ from rmsexp.report.plots.chart import rows as panel_of_rows
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 SPREAD, APART = 0.7, 0.2  # in a row: distance of the first mark from the last, and of two machines, at most
-MACHINES = (  # markers; further machines share the last one, and each has its line in the legend
-    *(("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("v", "triangle-down"), ("X", "x"), ("P", "cross")),
-    *(("*", "star"), ("p", "pentagon"), ("d", "diamond-tall"), ("h", "hexagon")),
-)
+SYMBOLS = "circle square triangle-up triangle-down x cross star pentagon diamond-tall hexagon"
+MACHINES = tuple(zip("os^vXP*pdh", SYMBOLS.split(), strict=True))  # the last one is of all further machines
 CLOCK = ["machine", "processor", "threads", "precision"]
 LONG = 18  # characters of the changed options of a setting that are not shown
 WIDEST = 0.5  # a saving whose interval, of the ratio of times, is wider says too little to be drawn

@@ -31,7 +31,7 @@ INCHES = 0.5  # per unit of the y axis of differences
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 Looks = Mapping[str, Look]
-DIGEST, NUMBER = re.compile(r"\+[0-9a-f]{8}$"), re.compile(r"\d+(\.\d+)?(e-?\d+)?$")
+MACHINE = re.compile(r" \(([0-9a-f]{12})\)")
 
 
 class Timed(NamedTuple):
@@ -124,11 +124,9 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     limits = tried[0] / 1.3, tried[-1] * 1.3
     x = Axis(names.option_label(campaign.rate), limits, log=True, ticks=grid)  # labels between would overlap
     lines = [mark for mark in marks if mark.kind == "line"]
-    notes = beyond(lines, low, high) if lines else []
-    if campaign.tuning_runs:
-        options = (names.option_label(f"{key}={value}") for key, value in campaign.tuning_runs.items())
-        notes.insert(0, f"rates tried with {', '.join(options)}")
-    notes = [f"unfinished: {campaign.undecided}"] * bool(campaign.undecided) + notes
+    notes = [f"unfinished: {campaign.undecided}"] * bool(campaign.undecided)
+    notes += [f"rates tried with {names.option_label(f'{key}={of}')}" for key, of in campaign.tuning_runs.items()]
+    notes += beyond(lines, low, high) if lines else []
     return Panel(x, Axis(title, (low, high)), marks, _title(campaign), "; ".join(notes))
 
 
@@ -236,17 +234,20 @@ def _of_a_step(setting: str) -> frozenset[str]:
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
-def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
+def equal_time(
+    campaign: Campaign, records: Records, timed: Timed, looks: Looks, elsewhere: Sequence[str] = ()
+) -> Panel:
     """Return the evaluations on the validation sample of a campaign against steps x seconds per step.
 
-    Its note has the source of the times, and what is left out. ``records``: all runs.
+    Its note has the source of the times, and what is left out. ``records``: all runs. ``elsewhere``: norms that a later
+    campaign draws.
     """
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if (mean := _sample(campaign, records, norm)).size}
     longest = max((mean[0].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
-    marks, notes = [], [timed.source]
-    for norm in campaign.norms:
+    marks, notes = [], [MACHINE.sub("", timed.source)]
+    for norm in (each for each in campaign.norms if each not in elsewhere):
         if norm not in means:
             missing = "finished run" if norm in timed.seconds else "time"
             notes.append(f"{names.label(norm)} has no {missing}")
@@ -256,7 +257,8 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
         statuses = [result.status for _, result in campaign.of_stage("final", norm) if result.ended]
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
-        marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), norm))
+        marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), shown(campaign, norm)))
+    notes += ["other norms: in a later campaign"] * bool(elsewhere)
     title = quantities.title(quantities.usual(names.SAMPLE, metric))
     y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
     x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
@@ -283,9 +285,9 @@ def shown(campaign: Campaign, norm: str) -> str:
 
 def campaign_label(name: str) -> str:
     """Return the name of a campaign for people, such as "dose, learning rate 0.0005"."""
-    first, *changes = DIGEST.sub("", name).split("+")
-    numbers = (NUMBER.sub(lambda found: f"{float(found[0]):g}", change) for change in changes)
-    return ", ".join([first, *(names.option_label(change.removeprefix("tune.over.")) for change in numbers)])
+    plain = re.sub(r"\+[0-9a-f]{8}$", "", name).replace("+tune.over.", "+")
+    plain = re.sub(r"(?<==)\d+e-\d+", lambda found: f"{float(found[0]):g}", plain)
+    return names.setting_label(plain)
 
 
 def _title(campaign: Campaign) -> str:
