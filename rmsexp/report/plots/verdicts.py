@@ -234,20 +234,17 @@ def _of_a_step(setting: str) -> frozenset[str]:
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
-def equal_time(
-    campaign: Campaign, records: Records, timed: Timed, looks: Looks, elsewhere: Sequence[str] = ()
-) -> Panel:
+def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks, later: Sequence[str] = ()) -> Panel:
     """Return the evaluations on the validation sample of a campaign against steps x seconds per step.
 
-    Its note has the source of the times, and what is left out. ``records``: all runs. ``elsewhere``: norms that a later
-    campaign draws.
+    Its note has the source of the times, and what is left out. ``records``: all. ``later``: norms of a later campaign.
     """
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if (mean := _sample(campaign, records, norm)).size}
     longest = max((mean[0].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
     marks, notes = [], [MACHINE.sub("", timed.source)]
-    for norm in (each for each in campaign.norms if each not in elsewhere):
+    for norm in (each for each in campaign.norms if each not in later):
         if norm not in means:
             missing = "finished run" if norm in timed.seconds else "time"
             notes.append(f"{names.label(norm)} has no {missing}")
@@ -258,7 +255,7 @@ def equal_time(
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
         marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), shown(campaign, norm)))
-    notes += ["other norms: in a later campaign"] * bool(elsewhere)
+    notes += ["other norms: in a later campaign"] * bool(later)
     title = quantities.title(quantities.usual(names.SAMPLE, metric))
     y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
     x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
