@@ -212,7 +212,7 @@ def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path)
         ("epoch", "training error rate"),
         ("time in training (seconds)", "training loss (nats)"),
     ]
-    assert max(drawn.axes[0].lines[-1].get_xdata()) == 4  # of 400 steps
+    assert max(drawn.axes[0].lines[-1].get_xdata()) == 400
     assert max(drawn.axes[1].lines[-1].get_ydata()) < 1
     assert max(drawn.axes[2].lines[-1].get_xdata()) == pytest.approx(10)  # of 100 steps
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["Baseline", "LayerNorm (no run)"]

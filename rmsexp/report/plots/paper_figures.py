@@ -70,8 +70,9 @@ def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -
     if panel.steps is not None:
         records = Records(records.runs, records.metrics[records.metrics["step"] <= panel.steps], records.problems)
     (drawn,) = setting_curves.panels(records, quantity, looks, [panel.x])
-    is_recall = quantity.metric in names.RECALLS and drawn.y.range is not None
-    y = drawn.y._replace(range=(0.0, drawn.y.range[1])) if is_recall else drawn.y
+    y = drawn.y
+    if y.range is not None and quantity.metric in names.RECALLS:
+        y = y._replace(range=(0.0, y.range[1]))
     return replace(drawn, title=panel.title, y=y)
 
 

@@ -9,7 +9,7 @@ from itertools import cycle, product
 from typing import Literal, NamedTuple
 
 import numpy as np
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
 from rmsexp import config
@@ -82,8 +82,9 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
 def mixed(look: Look, share: float, colour: str, on_dark: str) -> Look:
     """Return a look whose colours on light and on dark ground have this ``share`` of other ones."""
     pairs = (look.colour, colour), (look.on_dark, on_dark)
-    ours, dark = ((1 - share) * np.array(to_rgb(own)) + share * np.array(to_rgb(other)) for own, other in pairs)
-    return look._replace(colour=to_hex(ours), on_dark=to_hex(dark)) if share else look
+    parts = [(1 - share) * np.array(to_rgb(own)) + share * np.array(to_rgb(other)) for own, other in pairs]
+    ours, dark = ("#{:02x}{:02x}{:02x}".format(*np.rint(255 * part).astype(int)) for part in parts)
+    return look._replace(colour=ours, on_dark=dark) if share else look
 
 
 def stacked(place: int, count: int) -> float:
