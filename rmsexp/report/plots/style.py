@@ -62,8 +62,7 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
     """Return the look of each series, in the given order.
 
     Norms that are not in ``LOOKS`` get, one after the other, those that no other norm has. Series of one norm differ in
-    their dashes, and the later ones are darker; the seventh to the twelfth have hollow markers, and those after them
-    repeat.
+    their dashes, and later ones are darker; the seventh to the twelfth have hollow markers, and the next repeat.
     """
     by_norm: dict[str, list[str]] = {}
     for name in dict.fromkeys(series):
