@@ -76,7 +76,6 @@ class Panel:
         quantity: split and metric, such as "valid bleu".
         title: the heading of the panel in the paper, such as "(a)".
         x: the x axis; not used with ``draw: p_sweep``, whose x axis is p.
-        per: the number of steps that the paper's axis counts as one.
         steps: the number of steps that the paper draws; None: all.
         label: the paper's name of the metric, such as "error rate", if the panel shows it as it is recorded; empty: the
             metric has its usual name and unit.
@@ -85,7 +84,6 @@ class Panel:
     quantity: str
     title: str = ""
     x: Literal["step", "time", "epoch"] = "step"
-    per: int = 1
     steps: int | None = None
     label: str = ""
 

@@ -19,7 +19,10 @@ from rmsexp.system import atomic
 
 DIFFERENCES = (
     "positive: the norm named first is better; bars: interval by which the claim was decided; "
-    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel"
+    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel\n"
+    f"*: with remarks, listed in report.md; †: {verdicts.CHOSEN_RATES}; still improving: a norm gained more than half "
+    "a margin in the last fifth of its steps; cannot see a difference: that no norm is equal would be supported, too; "
+    "not by the margin: better, but perhaps by less than the margin; [...]: the campaign"
 )
 RATES = (
     "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
@@ -104,22 +107,27 @@ def write(
 
 def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Timed]) -> dict[str, Chart]:
     """Return the charts that have panels, by the name of their file."""
-    looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
+    series = {norm: panels.shown(campaign, norm) for campaign in campaigns for norm in campaign.every_arm}
+    looks = style.looks(names.in_order(series.values()))
+    looks = {norm: looks[name] for norm, name in series.items()} | looks
     ranges = RANGES * any(campaign.ranges for campaign in campaigns)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
     ladders = [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder]
     # where most norms have no time, a panel of the others would mislead
     of_most = [(campaign, own) for campaign, own in timed if 2 * len(own.seconds) > len(campaign.norms)]
-    by_time = [panels.equal_time(campaign, records, own, looks) for campaign, own in of_most]
+    newer = {campaign.supersedes: campaign.norms for campaign in decided}
+    by_time = [panels.equal_time(each, records, own, looks, newer.get(each.name, ())) for each, own in of_most]
+    machines = [f"{each.name} {digest}" for each, own in of_most for digest in panels.MACHINE.findall(own.source)]
+    of_machines = f"\nmachines: {', '.join(machines)}" * bool(machines)
     drawn = {
         "differences": ("Differences and margins", DIFFERENCES, panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
         "ladder": ("Differences along the ladder", LADDER, ladders),
-        "equal_time": ("Quality at equal time", EQUAL_TIME, by_time),
+        "equal_time": ("Quality at equal time", EQUAL_TIME + of_machines, by_time),
     }
     return {
-        name: Chart(title, [caption], shown, legend(shown))
+        name: Chart(title, caption.splitlines(), shown, legend(shown))
         for name, (title, caption, every_panel) in drawn.items()
         if (shown := [panel for panel in every_panel if panel.marks or panel.texts])
     }

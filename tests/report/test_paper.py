@@ -204,15 +204,15 @@ def figure(root: Path, panels: str, **run: Any) -> Figure:
 
 
 def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path) -> None:
-    panels = "  - {quantity: test error, per: 100}\n  - {quantity: train error, x: epoch, label: error rate}\n"
+    panels = "  - {quantity: test error}\n  - {quantity: train error, x: epoch, label: error rate}\n"
     panels += "  - {quantity: train loss, x: time, steps: 100}\n"
     drawn = figure(tmp_path, panels, quantities=[asdict(Quantity("test", "error", "mistakes", "%"))])
     assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in drawn.axes] == [
-        ("step / 100", "test mistakes (%)"),
+        ("step", "test mistakes (%)"),
         ("epoch", "training error rate"),
         ("time in training (seconds)", "training loss (nats)"),
     ]
-    assert max(drawn.axes[0].lines[-1].get_xdata()) == 4  # of 400 steps
+    assert max(drawn.axes[0].lines[-1].get_xdata()) == 400
     assert max(drawn.axes[1].lines[-1].get_ydata()) < 1
     assert max(drawn.axes[2].lines[-1].get_xdata()) == pytest.approx(10)  # of 100 steps
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["Baseline", "LayerNorm (no run)"]
@@ -220,15 +220,15 @@ def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path)
 
 
 def test_the_papers_curves_have_panels_beside_ours(tmp_path: Path) -> None:
-    panels = "  - {title: (a), quantity: train loss, per: 100}\n  - {title: (b), quantity: train loss, x: time}\n"
+    panels = "  - {title: (a), quantity: train loss}\n  - {title: (b), quantity: train loss, x: time}\n"
     drawn = figure(tmp_path, CONTENT.replace("Figure 5", "Figure 1") + panels, task="rnnsearch")
     assert [axes.get_title(loc="left").splitlines()[0] for axes in drawn.axes] == [
         *("(a) here", "(b) here"),
         *("(a) in the paper, at its own setting", "(b) in the paper, at its own setting"),
     ]
-    assert [axes.get_xlabel() for axes in drawn.axes[2:]] == ["step / 100", "time in training (minutes)"]
+    assert [axes.get_xlabel() for axes in drawn.axes[2:]] == ["step", "time in training (minutes)"]
     baseline, layernorm = drawn.axes[2].lines
-    assert max(layernorm.get_xdata()) == 100  # of 10,000 steps
+    assert max(layernorm.get_xdata()) == 10_000
     assert [line.get_color() for line in (baseline, layernorm)] == [style.LOOKS[norm].colour for norm in ("none", "ln")]
     assert paper_figures.of_paper("Figure 2", quantities.loss("train"), "step", style.looks(["ln"])) is None
 

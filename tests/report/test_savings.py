@@ -30,7 +30,9 @@ def test_the_chart_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path
     ]
     found = chart(tmp_path)
     (panel,) = found.panels
-    assert list(panel.y.labels) == ["CIFAR-10, demo: RMSNorm", "CIFAR-10, demo: pRMSNorm", "Transformer, demo: RMSNorm"]
+    of_rows = [("CIFAR-10", "RMSNorm"), ("CIFAR-10", "pRMSNorm"), ("Transformer", "RMSNorm")]
+    labels = [label.replace("\n", " ") for label in panel.y.labels]
+    assert labels == [f"{task}, scale demo: {norm}" for task, norm in of_rows]
     ours = [mark for mark in panel.marks if mark.series]
     assert [mark.x[0] for mark in ours] == pytest.approx([20, 30, 3], abs=0.1)
     assert [mark.kind for mark in ours] == ["interval", "interval", "hollow"]  # a single process is hollow
@@ -56,6 +58,17 @@ def test_a_wide_interval_is_drawn_and_does_not_set_the_range(tmp_path: Path) -> 
     assert len(panel.y.labels) == 2
     assert panel.x.range is not None
     assert panel.x.range[0] > -20
+
+
+def test_every_machine_and_number_of_threads_has_a_marker_of_its_own_in_the_legend(tmp_path: Path) -> None:
+    for threads in range(1, 11):
+        times = {"ln": 1.0, "rms": [0.9, 0.8]}
+        write_timing(tmp_path, times, number=threads, session={"threads": threads})
+    found = chart(tmp_path)
+    listed = {text: look.symbol for look, text in found.legend if text.startswith("AMD EPYC, ")}
+    drawn = {mark.label.rpartition("AMD EPYC")[2]: mark.look.symbol for mark in found.panels[0].marks if mark.series}
+    assert listed == {f"AMD EPYC{text}": symbol for text, symbol in drawn.items()}
+    assert len(set(listed.values())) == 10
 
 
 def tables(root: Path) -> list[Table]:

@@ -32,7 +32,7 @@ def caveats(records: Records) -> list[str]:
             "step {step}",
         ),
         "shorter than the recipe": (_are_short(runs), "{status}, {step} of {recipe_steps:.0f} steps"),
-        "time excluded from means if the norm has other runs (dashed; to compare times, repeat these on idle cores)": (
+        "time excluded from means if the norm has other runs (pale; to compare times, repeat these on idle cores)": (
             runs["time_state"] != "undisturbed",
             "{time_state}",
         ),

@@ -14,7 +14,8 @@ const parsed = new Map(); // panels by section, parsed when the section is first
 function draw(section) {
   if (!parsed.has(section)) parsed.set(section, JSON.parse(section.querySelector("script").textContent));
   const isSetting = section.classList.contains("setting");
-  const isChosen = ({ x }) => !isSetting || (x.title === "step") === (form.x.value === "step");
+  const isTimed = parsed.get(section).some(({ x }) => x.title !== "step");
+  const isChosen = ({ x }) => !isSetting || (x.title === "step") === (form.x.value === "step" || !isTimed);
   const isShown = ({ series }) => !isSetting || !hidden.has(series);
   const panels = parsed.get(section).filter(isChosen);
   const holder = section.querySelector(".charts");
@@ -90,6 +91,7 @@ function band({ x, low, high }, color) {
 
 function layout(panel) {
   const { color, borderTopColor: rule, backgroundColor: raised } = getComputedStyle(form);
+  const ground = getComputedStyle(document.body).backgroundColor;
   const axis = ({ title, range, log, ticks, labels }) => ({
     gridcolor: rule, linecolor: rule, zeroline: false, automargin: true,
     title: { text: shown(title) }, type: log ? "log" : "linear",
@@ -100,7 +102,7 @@ function layout(panel) {
   const shades = panel.shades.map(({ low: x0, high: x1, bottom: y0, top: y1 }) => (
     { type: "rect", x0, x1, y0, y1, line: { width: 0 }, fillcolor: color, opacity: 0.15, layer: "below" }
   ));
-  const left = { xref: "paper", x: 0, xanchor: "left", yanchor: "top", align: "left", showarrow: false, borderpad: 0 };
+  const left = { xref: "paper", x: 0, xanchor: "left", yanchor: "top", align: "left", showarrow: false, borderpad: 0, bgcolor: ground };
   return {
     xaxis: axis(panel.x), yaxis: axis(panel.y),
     shapes: panel.line === null ? shades : [...shades, { type: "line", layer: "below", ...zero }],

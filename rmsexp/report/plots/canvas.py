@@ -32,7 +32,7 @@ LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a m
     "hollow": {"linestyle": "", "fillstyle": "none", "markeredgewidth": 1.4},
     "interval": {"linestyle": ""},
     "ring": {"linestyle": "", "marker": "o", "markersize": 12, "fillstyle": "none", "markeredgewidth": 1.6},
-    "edge": {"linestyle": "", "markersize": 8, "clip_on": False},
+    "edge": {"linestyle": "", "markersize": 11, "clip_on": False},
     "cross": {"linestyle": "", "marker": "x", "markersize": 8, "markeredgewidth": 2, "clip_on": False},
 }
 
@@ -98,9 +98,10 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     for text in panel.texts:
-        axes.text(0.015, text.y, "\n".join(text.lines), size=8, transform=axes.get_yaxis_transform(), va="top")
+        box = axes.text(0.015, text.y, "\n".join(text.lines), size=8, transform=axes.get_yaxis_transform(), va="top")
+        box.set(zorder=1.9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # below marks
     if panel.line is not None:
-        axes.axvline(panel.line, color=style.PAPERS.colour, linewidth=0.8)
+        axes.axvline(panel.line, color=style.PAPERS.colour, linewidth=0.8, zorder=1.5)
     for shade in panel.shades:
         axes.fill_betweenx([shade.bottom, shade.top], shade.low, shade.high, color="#dcdcdc", linewidth=0)
     lines = [mark for mark in panel.marks if mark.kind == "line"]
@@ -145,7 +146,8 @@ def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
         look = look | {"markersize": 8 + 4 * size}
     if mark.kind == "seed" and len(mark.x) > 1:
         look = look | {"marker": ""}
-    axes.plot(mark.x, mark.y, label=mark.label, **paint | look)
+    with matplotlib.rc_context({"text.parse_math": mark.kind == "edge"}):  # the markers of arrows are formulas
+        axes.plot(mark.x, mark.y, label=mark.label, **paint | look)
     if mark.kind == "line" and len(mark.low):
         axes.fill_between(mark.x, mark.low, mark.high, color=mark.look.colour, alpha=0.15, linewidth=0)
     elif len(mark.low):

@@ -21,6 +21,7 @@ Legend = Sequence[tuple[Look, str]]
 REACH = 6.0  # as in :func:`robust`
 SPACE = 0.04  # space between the range and the edges of the panel, relative to the range
 BULK = (0.05, 0.95)  # quantiles
+ARROWS = {"left": "$⇦$", "right": "$⇨$", "up": "$⇧$", "down": "$⇩$"}  # for matplotlib
 DECADES = 100  # an axis is logarithmic if the largest of these quantiles and ends is more than this times the smallest
 
 
@@ -127,6 +128,11 @@ def interval(
     return Mark("hollow" if single else "interval", look, [x], [y], [low], [high], label, series)
 
 
+def arrows(look: Look, side: str, x: Values, y: Values, label: str = "") -> Mark:
+    """Return arrows at an edge of a panel, towards points beyond it: a shape that no norm has."""
+    return Mark("edge", look._replace(marker=ARROWS[side], symbol=f"arrow-{side}"), x, y, label=label)
+
+
 def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, title: str = "") -> Panel:
     """Return a panel with a row for each label, at heights 0, -1, ...; ``line``: where the vertical line is drawn."""
     heights = [-float(row) for row in range(len(labels))]
@@ -145,13 +151,12 @@ def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
 
 
 def beyond(marks: Sequence[Mark], low: float, high: float) -> list[str]:
-    """Return up to two notes: on the highest and on the lowest value of marks, if outside of this range of y."""
-    highest = max(marks, key=lambda mark: np.max(mark.y))
-    lowest = min(marks, key=lambda mark: np.min(mark.y))
-    ends = (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y)))
-    found = [(what, mark, value) for what, mark, value in ends if not low <= value <= high]
+    """Return up to two notes: on the highest and on the lowest value of marks and bands outside of this range of y."""
     labels = names.labels(mark.series for mark in marks)
-    return [f"beyond the axis: {what} {value:.3g} ({labels[mark.series]})" for what, mark, value in found]
+    values = [(float(value), mark.series) for mark in marks for value in (*mark.y, *mark.low, *mark.high)]
+    ends = (("up to", *max(values)), ("down to", *min(values)))
+    found = [(what, value, series) for what, value, series in ends if not low <= value <= high]
+    return [f"beyond the axis: {what} {value:.3g} ({labels[series]})" for what, value, series in found]
 
 
 def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_log: bool, reach: float = REACH) -> Axis:

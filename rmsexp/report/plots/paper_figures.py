@@ -17,7 +17,6 @@ from rmsexp.report.plots.style import Look
 from rmsexp.rules.quantities import Quantity
 
 CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
-FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them
 UNITS: dict[X, str] = {"step": "step", "time": "minutes"}  # of the paper's x axes
 
 
@@ -31,7 +30,7 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     published = [
         replace(beside, title=f"{panel.title} in the paper, at its own setting".strip())
         for panel in item.panels
-        if (beside := of_paper(item.title, _quantity(panel, found.records), panel.x, looks, panel.per))
+        if (beside := of_paper(item.title, _quantity(panel, found.records), panel.x, looks))
     ]
     ours = [replace(panel, title=(panel.title + " here" * bool(published)).strip()) for panel in ours]
     trained = set(found.records.runs["series"])
@@ -61,7 +60,7 @@ def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
 
 
 def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -> Panel:
-    """Return a panel with our curves, in the paper's unit of steps if they are long enough.
+    """Return a panel with our curves; recalls have an axis from 0, so that those of several panels compare.
 
     Runs with a score evaluate the whole validation split at their last steps only; theirs are of the validation sample.
     """
@@ -70,15 +69,17 @@ def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -
         quantity = replace(quantity, split=names.SAMPLE)
     if panel.steps is not None:
         records = Records(records.runs, records.metrics[records.metrics["step"] <= panel.steps], records.problems)
-    per = panel.per if records.metrics["step"].max() >= FEWEST * panel.per else 1
-    (drawn,) = setting_curves.panels(records, quantity, looks, [panel.x], per)
-    return replace(drawn, title=panel.title)
+    (drawn,) = setting_curves.panels(records, quantity, looks, [panel.x])
+    y = drawn.y
+    if y.range is not None and quantity.metric in names.RECALLS:
+        y = y._replace(range=(0.0, y.range[1]))
+    return replace(drawn, title=panel.title, y=y)
 
 
-def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], per: int = 1) -> Panel | None:
+def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look]) -> Panel | None:
     """Return a panel with the curves of a figure of the paper, such as "Figure 1"; None if they are not known.
 
-    ``looks``: those of the series that are drawn. ``per``: the number of steps that the axis counts as one.
+    ``looks``: those of the series that are drawn.
     """
     points = paper.curves()
     is_shown = (points["figure"] == figure) & (points["metric"] == quantity.metric) & (points["x_unit"] == UNITS.get(x))
@@ -88,10 +89,10 @@ def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], p
         rows = points[points["norm"] == names.without_impl(series)]
         if len(rows):
             label = f"{names.label(series)} (paper)"
-            at, value = rows["x"].to_numpy(float) / (per if x == "step" else 1), rows["y"].to_numpy(float)
+            at, value = rows["x"].to_numpy(float), rows["y"].to_numpy(float)
             marks.append(Mark("line", look._replace(dash=style.PAPER), at, value, label=label))
     if not marks:
         return None
     values = [mark.y for mark in marks]
     y = robust(quantities.title(quantity), values, [y[-1] for y in values], quantity.log)
-    return Panel(Axis(setting_curves.step_title(per) if x == "step" else "time in training (minutes)"), y, marks)
+    return Panel(Axis("step" if x == "step" else "time in training (minutes)"), y, marks)

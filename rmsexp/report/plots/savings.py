@@ -10,13 +10,13 @@ from rmsexp.records.frames import comparable, timing_records
 from rmsexp.records.frames.names import in_order, label, setting_label, task_label, without_impl
 from rmsexp.report import paper
 from rmsexp.report.plots import style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Text, interval, padded
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Text, arrows, interval, padded
 from rmsexp.report.plots.chart import rows as panel_of_rows
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 SPREAD, APART = 0.7, 0.2  # in a row: distance of the first mark from the last, and of two machines, at most
-MACHINES = (("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("v", "triangle-down"), ("X", "x"), ("P", "cross"))
-LEFT, RIGHT = ("<", "triangle-left"), (">", "triangle-right")  # the arrows at the edges
+SYMBOLS = "circle square triangle-up triangle-down x cross star pentagon diamond-tall hexagon"
+MACHINES = tuple(zip("os^vXP*pdh", SYMBOLS.split(), strict=True))  # the last one is of all further machines
 CLOCK = ["machine", "processor", "threads", "precision"]
 LONG = 18  # characters of the changed options of a setting that are not shown
 WIDEST = 0.5  # a saving whose interval, of the ratio of times, is wider says too little to be drawn
@@ -65,14 +65,15 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     timings = timings[timings["kind"] == "steps"]
     timings = timings.assign(clock=[clock(row) for row in timings.to_dict("records")])
     shown = {name: text for name, text in _short(timings).items() if name in set(table["clock"])}
+    markers = {name: MACHINES[min(number, len(MACHINES) - 1)] for number, name in enumerate(shown)}
     looks = style.looks(in_order(table["series"]))
     labels, marks, ends, wide = list[str](), list[Mark](), [0.0], list[tuple[style.Look, float, float, float]]()
     for names_of_row, line in table.groupby(["task", "setting", "series"], sort=False):
         task, setting, series = map(str, names_of_row)
         y = -float(len(labels))
         scale, plus, changes = setting_label(setting).partition(", ")
-        place = scale + plus + (changes if len(changes) < LONG else "…")
-        labels.append(textwrap.fill(f"{task_label(task)}, {place}: {label(series)}", 26))
+        place = f"scale {scale}" + plus + (changes if len(changes) < LONG else "…")
+        labels.append(textwrap.fill(f"{task_label(task)}, {place}: {label(series)}", 30))
         for published in paper.select(task, "saving_vs_ln").to_dict("records") if impl == "eager" else []:
             if published["norm"] == series.lower():
                 text = f"paper, {published['framework']}"
@@ -80,7 +81,7 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
                 ends.append(100 * published["value"])
         step = min(APART, SPREAD / max(1, len(line) - 1))
         for number, row in enumerate(line.sort_values("clock").to_dict("records")):
-            marker, symbol = MACHINES[list(shown).index(row["clock"]) % len(MACHINES)]
+            marker, symbol = markers[row["clock"]]
             look = looks[series]._replace(marker=marker, symbol=symbol)
             if row["weak"]:
                 look = look._replace(colour=style.PAPERS.colour, on_dark=style.PAPERS.on_dark)
@@ -92,17 +93,17 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
             wide += [(look, height, low, high)] * row["too_wide"]
     left, right = padded(ends)
     for look, height, low, high in wide:
-        for end, is_beyond, marker, symbol in ((left, low < left, *LEFT), (right, high > right, *RIGHT)):
-            marks += [Mark("edge", look._replace(marker=marker, symbol=symbol), [end], [height])] * is_beyond
-    texts = [Text(height - 0.05, [f"{low:z.1f} to {high:z.1f} %"]) for _, height, low, high in wide]
+        for side, end, is_beyond in (("left", left, low < left), ("right", right, high > right)):
+            marks += [arrows(look, side, [end], [height])] * is_beyond
+    texts = [Text(height - 0.13, [f"{low:z.1f} to {high:z.1f} %"]) for _, height, low, high in wide]
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
-        for name, (marker, symbol) in zip(shown.values(), MACHINES, strict=False)
+        for (marker, symbol), name in zip(markers.values(), shown.values(), strict=True)
     ]
     of_paper = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
     legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *of_paper]
     notes = {
-        "hollow: one process": (table["processes"] == 1).any(),
+        "hollow: one process, and the interval is over its rounds": (table["processes"] == 1).any(),
         f"grey: disturbed by other programs, or fewer than {FEWEST_ROUNDS} rounds": table["weak"].any(),
     }
     caption = [

@@ -9,12 +9,15 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from rmsexp.records import record
 from rmsexp.records.frames import caveats, curves, names, quantities
 from rmsexp.records.frames.load import Records
 from rmsexp.records.frames.statistics import Array
@@ -23,12 +26,13 @@ from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, beyond, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables.formats import counted
 from rmsexp.rules.quantities import Quantity
+from rmsexp.system.readers import read_yaml
 
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
 OTHER_RECALLS = ("image_r5", "image_r10")  # the curves of recall@1 stand for them; tables have all
-SMALL_UNIT = 100  # of steps: larger units are written in thousands
-DISTURBED = "every run was disturbed: do not compare times"
+DISTURBED = "disturbed by other programs, time not comparable"
+NO_TIME = "time not drawn: other programs disturbed every run"
 # Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
 # and of seeds that did not diverge; and the number of seeds in the mean, if it leaves some out, else "".
 Lines = tuple[list[Mark], list[float], str]
@@ -45,68 +49,67 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     in_bits = {quantity.split for quantity in shown if quantity.metric == "bits_per_byte"}  # the loss in another unit
     shown = [quantity for quantity in shown if quantity.metric != "loss" or quantity.split not in in_bits]
     shown = [quantity for quantity in shown if quantity.metric not in OTHER_RECALLS]
-    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
+    is_timed = records.runs["time_state"].eq("undisturbed").any()
+    axes: tuple[X, ...] = ("step", "time") if is_timed else ("step",)
+    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks, axes)]
     seeds, impls, labels = records.runs["series"].value_counts(), records.runs["impl"].unique(), names.labels(looks)
+    of_impl = [f"{impl} norms" for impl in impls if len(impls) == 1]
     legend = [(look, f"{labels[name]} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
-    caption = ["; ".join([*caveats.brief(records), *(f"{impl} norms" for impl in impls if len(impls) == 1)])]
-    of_time = [set(panel.note.split("; ")) - {""} for panel in drawn if panel.x.title != "step"]
-    shared = set.intersection(*of_time) if len(of_time) > 1 else set()  # what the caption says once
-    drawn = [
-        replace(panel, note="; ".join(each for each in panel.note.split("; ") if each not in shared)) for panel in drawn
-    ]
-    caption.append(reading(drawn, sorted(shared)))
+    reading_of = "; ".join(filter(None, [reading(drawn), NO_TIME * (not is_timed)]))
+    caption = ["; ".join([*caveats.brief(records), *of_impl, *_rate(records)]), reading_of]
     task, setting = records.names
     return Chart(f"{names.task_label(task)}, {names.setting_label(setting)}", caption, drawn, legend, columns=2)
 
 
-def reading(drawn: Sequence[Panel], of_time: Sequence[str] = ()) -> str:
-    """Return how to read the lines of panels. ``of_time``: what is noted about all panels against time."""
+def _rate(records: Records) -> list[str]:
+    """Return the learning rate of a setting that does not name it, and whether its runs are of tuning."""
+    setting = records.names[1]
+    told = ["one rate, not tuned for each norm"] * ("evaluation=validation" in setting)
+    with suppress(OSError, ValueError, KeyError, TypeError):  # without its config
+        rate = read_yaml(Path(records.runs["folder"].iloc[0], record.CONFIG))["optim"]["lr"]
+        told = told if "optim.lr=" in setting else [f"learning rate {rate:g}", *told]
+    return told
+
+
+def reading(drawn: Sequence[Panel]) -> str:
+    """Return how to read the lines of panels."""
     marks = [mark for panel in drawn for mark in panel.marks]
-    band = any(len(mark.low) for mark in marks)
-    disturbed = any(mark.look.dash == style.TIME_EXCLUDED for mark in marks)
     parts = {
-        "mean over seeds; band: lowest to highest seed": band,
+        "mean over seeds; band: lowest to highest seed": any(len(mark.low) for mark in marks),
         "thin: a seed that is not in the mean": any(mark.kind == "seed" for mark in marks),
-        "short dashes: disturbed by other programs, time not comparable": disturbed,
+        f"pale: {DISTURBED}": any(mark.label.endswith(DISTURBED) for mark in marks),
         "x: diverged": any(mark.kind == "cross" for mark in marks),
     }
-    return "; ".join([*(text for text, applies in parts.items() if applies), *(f"time: {note}" for note in of_time)])
+    return "; ".join(text for text, applies in parts.items() if applies)
 
 
-def panels(
-    records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X] = ("step", "time"), per: int = 1
-) -> list[Panel]:
+def panels(records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X]) -> list[Panel]:
     """Return a panel of a quantity against each of the ``axes``, all with the same y axis.
 
-    ``looks``: the look of each series that is drawn, in their order. ``per``: the number of steps that the axis counts
-    as one.
+    ``looks``: the look of each series that is drawn, in their order.
     """
     rows = quantities.values(records, quantity)
     unit, seconds = curves.time_unit(rows["time"].max())
-    units = {"step": (step_title(per), per), "time": (f"time in training ({unit})", seconds), "epoch": ("epoch", 1)}
+    units = {"step": ("step", 1), "time": (f"time in training ({unit})", seconds), "epoch": ("epoch", 1)}
     every_run = records.runs[["folder", "series", "status", "time_state"]].to_dict("records")
-    total, drawn = Counter(run["series"] for run in every_run), list[tuple[str, dict[str, Lines], list[str]]]()
+    total, drawn = Counter(run["series"] for run in every_run), list[tuple[str, dict[str, Lines]]]()
     for x in axes:
         title, length = units[x]
         of_runs = curves.curves(rows, "step", x, quantity.metric).items()
         by_run = {run: np.array([step, at / length, y * quantity.factor]) for run, (step, at, y) in of_runs}
         runs = [run for run in every_run if run["folder"] in by_run]
-        is_disturbed = x == "time" and all(run["time_state"] != "undisturbed" for run in runs)
-        if x != "time" or is_disturbed:
+        if x != "time":
             runs = [run | {"time_state": "undisturbed"} for run in runs]
         by_series = {name: [run for run in runs if run["series"] == name] for name in looks}
         lines = {name: _lines(own, by_run, looks[name], total[name]) for name, own in by_series.items() if own}
-        drawn.append((title, lines, [DISTURBED] * is_disturbed))
-    every_line = [line for _, lines, _ in drawn for line in lines.values()]
+        drawn.append((title, lines))
+    every_line = [line for _, lines in drawn for line in lines.values()]
     values = [mark.y for marks, *_ in every_line for mark in marks]
     ends = [end for _, own, _ in every_line for end in own]
+    if len(looks) == 1:  # no other series needs the room
+        ends += [end for marks, *_ in every_line for mark in marks for end in (*mark.y, *mark.low, *mark.high)]
     y_axis = robust(quantities.title(quantity), values, ends, quantity.log)
-    return [_panel(Axis(title), y_axis, lines, notes) for title, lines, notes in drawn]
-
-
-def step_title(per: int) -> str:
-    """Return the title of an axis that counts ``per`` steps as one."""
-    return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
+    return [_panel(Axis(title), y_axis, lines) for title, lines in drawn]
 
 
 def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, seeds: int) -> Lines:
@@ -115,15 +118,15 @@ def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, 
     ``runs``: the runs of the series that have points. ``by_run``: the step, x and y of their points, by folder.
     ``seeds``: the number of all runs of the series.
     """
-    series, excluded = runs[0]["series"], look._replace(dash=style.TIME_EXCLUDED)
+    series, pale = runs[0]["series"], style.mixed(look, style.PALE, "#ffffff", style.DARK)
     averaged, marks, ends = curves.averaged(runs, timed=True), list[Mark](), list[float]()
     mean, count = curves.mean_curve([by_run[run["folder"]] for run in averaged])
     for run in runs:
         _, x, y = by_run[run["folder"]]
         kept = curves.thinned(y, SEED_POINTS)
-        dashed = look if run["time_state"] == "undisturbed" else excluded
+        own = look if run["time_state"] == "undisturbed" else pale
         if count < len(averaged) or run not in averaged:
-            marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
+            marks.append(Mark("seed", own, x[kept], y[kept], label=DISTURBED * (own is pale), series=series))
         if run["status"] == "diverged":
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
@@ -133,18 +136,19 @@ def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, 
         ends.append(float(y[-1]))
     if count == 1:
         low = high = np.empty(0)
-    look = look if all(run["time_state"] == "undisturbed" for run in averaged) else excluded
-    line = Mark("line", look, x, y, low, high, names.label(series), series)
+    is_clear = all(run["time_state"] == "undisturbed" for run in averaged)
+    label = names.label(series) + f", {DISTURBED}" * (not is_clear)
+    line = Mark("line", look if is_clear else pale, x, y, low, high, label, series)
     return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 
-def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines], notes: list[str]) -> Panel:
-    """Return a panel with crosses within its range, and further notes: on seeds of means, and on values beyond it."""
+def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines]) -> Panel:
+    """Return a panel with crosses within its range, and notes: on seeds of means, and on values beyond it."""
     assert y.range is not None
     low, high = y.range
     marks = [mark for of_series, *_ in lines.values() for mark in of_series]
     marks = [replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark for mark in marks]
-    notes = notes if marks else ["nothing recorded yet"]
+    notes = [] if marks else ["nothing recorded yet"]
     labels = names.labels(lines)
     for count in dict.fromkeys(count for *_, count in lines.values() if count):
         of = [labels[name] for name, (*_, own) in lines.items() if own == count]

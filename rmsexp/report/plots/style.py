@@ -9,6 +9,7 @@ from itertools import cycle, product
 from typing import Literal, NamedTuple
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
 from rmsexp import config
@@ -44,7 +45,6 @@ OTHER_LOOKS = (  # of norms that users have added
 PAPERS = Look("#777777", "#9a9a9a", "D", "diamond-open", "")  # the savings of the paper
 DARK = "#16181d"  # the dark background of the page
 THIN, THICK = 1.0, 1.5  # line widths: of the curves of seeds, and of means
-TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against time of runs whose time is excluded from savings
 PAPER: Dash = (0, (4, 1, 1, 1))  # curves of the paper
 VARIANTS: tuple[Dash, ...] = (
     "-",
@@ -54,6 +54,7 @@ VARIANTS: tuple[Dash, ...] = (
     (0, (12, 3)),
     (0, (3, 1.5)),
 )
+DARKEST, PALE = 0.55, 0.5  # the share of black in the last series of a norm, and of the ground in disturbed ones
 WIDEST = 2.4  # of a line that is drawn first, relative to the last one above it, so that both are seen
 
 
@@ -61,7 +62,7 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
     """Return the look of each series, in the given order.
 
     Norms that are not in ``LOOKS`` get, one after the other, those that no other norm has. Series of one norm differ in
-    their dashes; the seventh to the twelfth have hollow markers, and those after them repeat.
+    their dashes, and later ones are darker; the seventh to the twelfth have hollow markers, and the next repeat.
     """
     by_norm: dict[str, list[str]] = {}
     for name in dict.fromkeys(series):
@@ -70,10 +71,19 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
     of_norms = {norm: LOOKS.get(norm) or next(free) for norm in by_norm}
     found = {}
     for norm, names in by_norm.items():
-        for (fill, dash), name in zip(cycle(product(("", "-open"), VARIANTS)), names, strict=False):
-            look = of_norms[norm]
+        shares = DARKEST * np.linspace(0, 1, len(names)) ** 0.5
+        for name, share, (fill, dash) in zip(names, shares, cycle(product(("", "-open"), VARIANTS)), strict=False):
+            look = mixed(of_norms[norm], share, "#000000", "#ffffff")
             found[name] = look._replace(dash=dash, symbol=look.symbol + fill)
     return found
+
+
+def mixed(look: Look, share: float, colour: str, on_dark: str) -> Look:
+    """Return a look whose colours on light and on dark ground have this ``share`` of other ones."""
+    pairs = (look.colour, colour), (look.on_dark, on_dark)
+    parts = [(1 - share) * np.array(to_rgb(own)) + share * np.array(to_rgb(other)) for own, other in pairs]
+    ours, dark = ("#{:02x}{:02x}{:02x}".format(*np.rint(255 * part).astype(int)) for part in parts)
+    return look._replace(colour=ours, on_dark=dark) if share else look
 
 
 def stacked(place: int, count: int) -> float:

@@ -5,6 +5,7 @@ rate, differences along a ladder, and quality against time, with a panel per cam
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
 from rmsexp.records.frames.statistics import Array
-from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, beyond, interval, padded, robust
+from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, arrows, beyond, interval, padded, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, measures, pairs, significance
@@ -25,11 +26,12 @@ from rmsexp.rules import claims, measures, pairs, significance
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
 COLLAPSED = 1.5  # see :func:`robust`; as in a box plot
 FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis to it would make margins hard to see
-LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
+LINE, GAP = 0.34, 0.46  # heights, in units of the y axis of differences: of a line of text, and around an interval
 INCHES = 0.5  # per unit of the y axis of differences
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 Looks = Mapping[str, Look]
+MACHINE = re.compile(r" \(([0-9a-f]{12})\)")
 
 
 class Timed(NamedTuple):
@@ -63,9 +65,13 @@ def _differences(task: str, rows: pd.DataFrame, looks: Looks) -> Panel:
     several = rows["campaign"].nunique() > 1
     split, metric = str(rows["score"].iloc[0]).split()
     for row in rows.to_dict("records"):
-        name = f" [{row['campaign']}]" if several else ""
-        value = "" if math.isnan(row["difference"]) else f", {formats.signed(row['difference'], metric)}"
-        lines = textwrap.wrap(f"{row['claim']}{name}: {verdicts.qualified(row)}{value}", WRAP)
+        name = f" [{campaign_label(row['campaign'])}]" if several else ""
+        value = "" if math.isnan(row["difference"]) else formats.signed(row["difference"], metric)
+        value = value if value.strip("+-0.") else value.lstrip("+-")  # 0.00
+        if not low <= row["low"] <= row["high"] <= high and not math.isnan(row["low"]):
+            value += f" ({formats.ends(row['low'], row['high'], metric, row['margin'])})"
+        text = ", ".join(filter(None, [f"{row['claim']}{name}: {verdicts.qualified(row)}", value]))
+        lines = textwrap.wrap(text, WRAP)
         texts.append(Text(y, lines))
         y -= LINE * len(lines) + GAP
         if not math.isnan(row["margin"]):
@@ -85,10 +91,8 @@ def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: 
     """Return the mark of a difference, an arrow if it is beyond the ``ends`` of the panel. Intervals are cut there."""
     label = f"{names.label(row['a'])} against {names.label(row['b'])}"
     if not ends[0] <= row["difference"] <= ends[1]:
-        marker, symbol, x = (
-            ("<", "triangle-left", ends[0]) if row["difference"] < 0 else (">", "triangle-right", ends[1])
-        )
-        return Mark("edge", look._replace(marker=marker, symbol=symbol), [x], [y], label=label)
+        side, x = ("left", ends[0]) if row["difference"] < 0 else ("right", ends[1])
+        return arrows(look, side, [x], [y], label)
     low, high = (row[end] if math.isnan(row[end]) else float(np.clip(row[end], *ends)) for end in ("low", "high"))
     return interval(look, y, (row["difference"], low, high), label)
 
@@ -110,8 +114,9 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     near = robust(title, [[mean for mean, _ in means]], chosen, may_be_log=False, reach=COLLAPSED).range or (0.0, 1.0)
     low, high = padded(score for mean, scores in means if near[0] <= mean <= near[1] for score in scores)
     marks = list[Mark]()
-    for number, (norm, points) in enumerate(found.items()):
-        inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
+    for norm, points in found.items():
+        number = len({mark.label.rpartition(",")[0] for mark in marks if mark.kind in ("edge", "cross")})
+        inward = (0.01 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
         edge = high - inward if campaign.mode == "min" else low + inward
         marks += _rate_marks(campaign, norm, points, looks[norm], edge, (low, high))
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
@@ -119,7 +124,9 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     limits = tried[0] / 1.3, tried[-1] * 1.3
     x = Axis(names.option_label(campaign.rate), limits, log=True, ticks=grid)  # labels between would overlap
     lines = [mark for mark in marks if mark.kind == "line"]
-    notes = beyond(lines, low, high) if lines else []
+    notes = [f"unfinished: {campaign.undecided}"] * bool(campaign.undecided)
+    notes += [f"rates tried with {names.option_label(f'{key}={of}')}" for key, of in campaign.tuning_runs.items()]
+    notes += beyond(lines, low, high) if lines else []
     return Panel(x, Axis(title, (low, high)), marks, _title(campaign), "; ".join(notes))
 
 
@@ -130,18 +137,19 @@ def _rate_marks(
 
     Crosses are those of diverged runs; arrows stand for means beyond the ``ends`` of the axis.
     """
-    label = names.label(norm)
+    series = shown(campaign, norm)
+    label = names.label(series)
     each = [(rate, value) for rate, values in points.items() for value in values if not math.isnan(value)]
     means = {rate: float(np.nanmean(values)) for rate, values in points.items() if not np.isnan(values).all()}
     crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
     choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
     far = [rate for rate, mean in means.items() if not ends[0] <= mean <= ends[1]]
-    marker, symbol = ("^", "triangle-up") if campaign.mode == "min" else ("v", "triangle-down")
+    worse = "up" if campaign.mode == "min" else "down"
     marks = [
         Mark("points", look, [rate for rate, _ in each], [value for _, value in each], label=f"{label}, each seed"),
-        Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=norm),
-        Mark("edge", look._replace(marker=marker, symbol=symbol), far, [edge] * len(far), label=f"{label}, far worse"),
+        Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=series),
+        arrows(look, worse, far, [edge] * len(far), f"{label}, far worse"),
         Mark("ring", look, chosen, [means[rate] for rate in chosen], label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
@@ -226,17 +234,17 @@ def _of_a_step(setting: str) -> frozenset[str]:
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
-def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
+def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks, later: Sequence[str] = ()) -> Panel:
     """Return the evaluations on the validation sample of a campaign against steps x seconds per step.
 
-    Its note has the source of the times, and what is left out. ``records``: all runs.
+    Its note has the source of the times, and what is left out. ``records``: all. ``later``: norms of a later campaign.
     """
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if (mean := _sample(campaign, records, norm)).size}
     longest = max((mean[0].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
-    marks, notes = [], [timed.source]
-    for norm in campaign.norms:
+    marks, notes = [], [MACHINE.sub("", timed.source)]
+    for norm in (each for each in campaign.norms if each not in later):
         if norm not in means:
             missing = "finished run" if norm in timed.seconds else "time"
             notes.append(f"{names.label(norm)} has no {missing}")
@@ -246,7 +254,8 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
         statuses = [result.status for _, result in campaign.of_stage("final", norm) if result.ended]
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
-        marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), norm))
+        marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), shown(campaign, norm)))
+    notes += ["other norms: in a later campaign"] * bool(later)
     title = quantities.title(quantities.usual(names.SAMPLE, metric))
     y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
     x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
@@ -265,5 +274,18 @@ def _sample(campaign: Campaign, records: Records, norm: str) -> Array:
     return mean
 
 
+def shown(campaign: Campaign, norm: str) -> str:
+    """Return a norm of a campaign without its implementation, unless the campaign has two of this norm."""
+    plain = [names.without_impl(arm) for arm in campaign.every_arm]
+    return norm if plain.count(names.without_impl(norm)) > 1 else names.without_impl(norm)
+
+
+def campaign_label(name: str) -> str:
+    """Return the name of a campaign for people, such as "dose, learning rate 0.0005"."""
+    plain = re.sub(r"\+[0-9a-f]{8}$", "", name).replace("+tune.over.", "+")
+    plain = re.sub(r"(?<==)\d+e-\d+", lambda found: f"{float(found[0]):g}", plain)
+    return names.setting_label(plain)
+
+
 def _title(campaign: Campaign) -> str:
-    return f"{names.task_label(campaign.task)} ({campaign.name})"
+    return f"{names.task_label(campaign.task)} ({campaign_label(campaign.name)})"

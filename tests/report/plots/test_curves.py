@@ -63,6 +63,7 @@ def test_means_are_of_the_seeds_that_count_and_notes_count_them(tmp_path: Path) 
 
 def test_bands_are_what_seeds_did_and_spikes_are_noted(tmp_path: Path) -> None:
     for seed in range(3):
+        write_run(tmp_path, "ln", seed)
         folder = write_run(tmp_path, "rms", seed)
         rows, _ = record.RunFolder(folder).read_metrics()
         for row in rows:
@@ -72,9 +73,26 @@ def test_bands_are_what_seeds_did_and_spikes_are_noted(tmp_path: Path) -> None:
     steps = [1 / (1 + step) for step in line(loss, "rms").x]
     assert line(loss, "rms").low[-1] == pytest.approx(steps[-1])
     assert max(line(loss, "rms").high) == 500
-    assert loss.note == "beyond the axis: up to 167 (RMSNorm)"
+    assert loss.note == "beyond the axis: up to 500 (RMSNorm)"
     assert loss.y.range is not None
     assert loss.y.range[1] < 10
+    alone = load(tmp_path)
+    alone = alone.only(alone.runs.loc[alone.runs["series"] == "rms", "folder"])
+    whole = setting_curves.chart(alone, quantities.recorded(alone)[:1]).panels[0]
+    assert whole.y.range is not None
+    assert (whole.y.range[1] > 500, whole.note) == (True, "")  # a single series is drawn whole
+
+
+@pytest.mark.parametrize("clear", [0, 1])
+def test_times_of_disturbed_runs_are_pale_and_not_drawn_if_all_are(clear: int, tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", contention="disturbed")
+    write_run(tmp_path, "rms", contention="undisturbed" if clear else "disturbed")
+    found = chart(tmp_path, 1)
+    assert [panel.x.title[:4] for panel in found.panels] == ["step", "time"][: 1 + clear]
+    assert (setting_curves.NO_TIME in found.caption[-1]) is not bool(clear)
+    looks = {look for look, _ in found.legend}
+    pale = [mark.series for mark in found.panels[-1].marks if mark.look not in looks]
+    assert pale == ["ln"] * clear
 
 
 def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def test_norms_of_users_get_looks_in_order_and_series_of_a_norm_differ_in_dashes
     looks = style.looks(series)
     assert list(looks) == series
     assert looks["ln"] == style.LOOKS["ln"]
-    assert looks["rms+eps=0.1"] == looks["rms"]._replace(dash=style.VARIANTS[1])
+    variant = style.mixed(looks["rms"], style.DARKEST, "#000000", "#ffffff")
+    assert looks["rms+eps=0.1"] == variant._replace(dash=style.VARIANTS[1])
+    assert contrast(variant.colour, "#ffffff") > contrast(looks["rms"].colour, "#ffffff")
     assert [looks[name] for name in series[3:6]] == list(style.OTHER_LOOKS)
     assert len({look.marker for look in looks.values()}) == len(series) - 1
     of_one_norm = style.looks(f"prms+p={p}" for p in range(12)).values()
