@@ -14,8 +14,7 @@ const parsed = new Map(); // panels by section, parsed when the section is first
 function draw(section) {
   if (!parsed.has(section)) parsed.set(section, JSON.parse(section.querySelector("script").textContent));
   const isSetting = section.classList.contains("setting");
-  const isTimed = parsed.get(section).some(({ x }) => x.title !== "step");
-  const isChosen = ({ x }) => !isSetting || (x.title === "step") === (form.x.value === "step" || !isTimed);
+  const isChosen = ({ x }) => !isSetting || (x.title === "step") === (form.x.value === "step");
   const isShown = ({ series }) => !isSetting || !hidden.has(series);
   const panels = parsed.get(section).filter(isChosen);
   const holder = section.querySelector(".charts");

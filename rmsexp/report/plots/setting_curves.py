@@ -31,8 +31,7 @@ from rmsexp.system.readers import read_yaml
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
 OTHER_RECALLS = ("image_r5", "image_r10")  # the curves of recall@1 stand for them; tables have all
-DISTURBED = "disturbed by other programs, time not comparable"
-NO_TIME = "time not drawn: other programs disturbed every run"
+DISTURBED = "disturbed by other programs, do not compare times"
 # Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
 # and of seeds that did not diverge; and the number of seeds in the mean, if it leaves some out, else "".
 Lines = tuple[list[Mark], list[float], str]
@@ -49,14 +48,11 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     in_bits = {quantity.split for quantity in shown if quantity.metric == "bits_per_byte"}  # the loss in another unit
     shown = [quantity for quantity in shown if quantity.metric != "loss" or quantity.split not in in_bits]
     shown = [quantity for quantity in shown if quantity.metric not in OTHER_RECALLS]
-    is_timed = records.runs["time_state"].eq("undisturbed").any()
-    axes: tuple[X, ...] = ("step", "time") if is_timed else ("step",)
-    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks, axes)]
+    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks, ("step", "time"))]
     seeds, impls, labels = records.runs["series"].value_counts(), records.runs["impl"].unique(), names.labels(looks)
     of_impl = [f"{impl} norms" for impl in impls if len(impls) == 1]
     legend = [(look, f"{labels[name]} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
-    reading_of = "; ".join(filter(None, [reading(drawn), NO_TIME * (not is_timed)]))
-    caption = ["; ".join([*caveats.brief(records), *of_impl, *_rate(records)]), reading_of]
+    caption = ["; ".join([*caveats.brief(records), *of_impl, *_rate(records)]), reading(drawn)]
     task, setting = records.names
     return Chart(f"{names.task_label(task)}, {names.setting_label(setting)}", caption, drawn, legend, columns=2)
 
