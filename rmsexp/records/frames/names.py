@@ -22,13 +22,8 @@ SPLITS = {VALID: "validation", SAMPLE: "validation", "train": "training"}
 OPTIONS = {"optim.lr": "learning rate", "schedule.steps": "steps", "evaluation": "evaluation on"}
 OPTIONS |= {"model.init_center": "weights centred on", "data.name": "data", "data.length": "sequence length"}
 WORDS = {"gain=false": "without gain", "model.qk_norm=true": "with QK-norm", "optim.name=muon": "with Muon"}
-LEGENDS = {  # of series with a usual name, in figures
-    "ln_scaling": "LayerNorm Scaling",
-    "dyt_tuned+model.embedding_scale=true": "DyT, tuned alpha, scaled embeddings",
-    "derf_tuned+model.embedding_scale=true": "Derf, tuned alpha, scaled embeddings",
-    "rms+model.placement=reordered": "RMSNorm, reordered placement",
-    "rms+model.placement=sandwich": "RMSNorm, sandwich placement",
-}
+WORDS |= {f"model.placement={place}": f"in {place} placement" for place in ("sandwich", "reordered")}
+WORDS |= {"model.embedding_scale=true": "with scaled embeddings"}
 
 FLOAT32 = "float32"  # the usual precision, and that of records which do not name one
 
@@ -48,7 +43,7 @@ def labels(series: Iterable[str]) -> dict[str, str]:
     """Return the :func:`label` of each series. The implementation is named only if the series have several."""
     impls = {name: [part for part in name.split("+") if part.startswith("impl=")] for name in series}
     plain = without_impl if len(set(map(tuple, impls.values()))) == 1 else str
-    return {name: LEGENDS.get(plain(name)) or label(plain(name)) for name in impls}
+    return {name: label(plain(name)) for name in impls}
 
 
 def task_label(task: str) -> str:
