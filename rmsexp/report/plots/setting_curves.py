@@ -48,7 +48,7 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     in_bits = {quantity.split for quantity in shown if quantity.metric == "bits_per_byte"}  # the loss in another unit
     shown = [quantity for quantity in shown if quantity.metric != "loss" or quantity.split not in in_bits]
     shown = [quantity for quantity in shown if quantity.metric not in OTHER_RECALLS]
-    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks, ("step", "time"))]
+    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
     seeds, impls, labels = records.runs["series"].value_counts(), records.runs["impl"].unique(), names.labels(looks)
     of_impl = [f"{impl} norms" for impl in impls if len(impls) == 1]
     legend = [(look, f"{labels[name]} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
@@ -79,7 +79,9 @@ def reading(drawn: Sequence[Panel]) -> str:
     return "; ".join(text for text, applies in parts.items() if applies)
 
 
-def panels(records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X]) -> list[Panel]:
+def panels(
+    records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X] = ("step", "time")
+) -> list[Panel]:
     """Return a panel of a quantity against each of the ``axes``, all with the same y axis.
 
     ``looks``: the look of each series that is drawn, in their order.

@@ -125,7 +125,8 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     x = Axis(names.option_label(campaign.rate), limits, log=True, ticks=grid)  # labels between would overlap
     lines = [mark for mark in marks if mark.kind == "line"]
     notes = [f"unfinished: {campaign.undecided}"] * bool(campaign.undecided)
-    notes += [f"rates tried with {names.option_label(f'{key}={of}')}" for key, of in campaign.tuning_runs.items()]
+    options = ", ".join(names.option_label(f"{key}={value}") for key, value in campaign.tuning_runs.items())
+    notes += [f"rates tried with {options}"] * bool(options)
     notes += beyond(lines, low, high) if lines else []
     return Panel(x, Axis(title, (low, high)), marks, _title(campaign), "; ".join(notes))
 
