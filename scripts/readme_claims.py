@@ -21,6 +21,7 @@ class Dispute(NamedTuple):
 
 
 ARXIV = "[{0}](https://arxiv.org/abs/{0})".format
+BETTER, SCALED, PLACED = "RMSNorm is better", "with LayerNorm Scaling", "in sandwich than in reordered placement"
 DOCKET = (
     Dispute(
         "DyT is as good as RMSNorm",
@@ -35,14 +36,14 @@ DOCKET = (
         "Derf with tuned alpha is not worse than RMSNorm",
     ),
     Dispute("Derf, with Muon", ARXIV("2512.10938"), f"{ARXIV('2604.01563')}: 0.97 nats worse", "norm_by_optimiser"),
-    Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", "blocks"),
+    Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", f"{BETTER} {SCALED}"),
     Dispute(
         "the gain is useless",
         "nanochat; modded-nanogpt, track 1",
         "its track 3",
         "RMSNorm without gain is not worse than RMSNorm",
     ),
-    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", "blocks"),
+    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", f"{BETTER} {PLACED}"),
     Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, "stable_range"),
     Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, "length_ladder"),
 )
