@@ -119,6 +119,8 @@ def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("stop_after_parsing")
 def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "…" not in command, "write the command out"
+    Path(tmp_path, "my_norm.py").write_text("from torch.nn import RMSNorm as MyNorm\n")  # the reader's own module
+    monkeypatch.syspath_prepend(tmp_path)
     match words_of(command):
         case ["make", *targets]:
             subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
