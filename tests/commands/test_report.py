@@ -88,7 +88,7 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
     assert {"curves.png", "report.md"} | tables <= names
     text = (written / "report/report.md").read_text()
     assert text.count("### Against LayerNorm, seed by seed") == 3
-    assert "When LayerNorm reaches training loss" in text
+    assert "Training loss after " in text
     assert "built-in data (shapes)" in text
     assert "| RMSNorm | 3 of 3 |" in text
     assert "no interval: fewer than 3 common seeds" in text

@@ -131,8 +131,8 @@ def test_the_loss_of_other_norms_is_that_of_the_same_step(tmp_path: Path) -> Non
     write_losses(tmp_path, "rms", 0.03, contention="disturbed")
     sentence, _ = versus_paper.figure_1(setting(tmp_path))
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
-    assert sentence.startswith("When LayerNorm reaches training loss 6.100 (at step 200), no norm is at 6.1")
-    assert "RMSNorm is at 4.15" in sentence
+    assert sentence.startswith("Training loss after 200 steps: LayerNorm 6.100; no norm 6.1")
+    assert "RMSNorm 4.15" in sentence
 
 
 def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:

@@ -121,12 +121,12 @@ def figure_1(records: Records) -> list[str]:
     level = shown.pop(names.label(baseline), None)
     if level is None or not shown:  # of two runs, one ended before the other's first row
         return []
-    parts = [f"{name} is at {loss} after the same steps" for name, loss in shown.items()]
+    parts = [f"{name} {loss}" for name, loss in shown.items()]
     unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
     trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"
     method = [f"Training loss ({unit}), mean over seeds, each smoothed by {trailing}"]
     return [
-        f"When {names.label(baseline)} reaches training loss {level} (at step {end:.0f}), {'; '.join(parts)}.",
+        f"Training loss after {end:.0f} steps: {names.label(baseline)} {level}; {'; '.join(parts)}.",
         f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",
     ]
 
