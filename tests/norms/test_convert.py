@@ -142,6 +142,7 @@ def test_layers_are_known_by_what_they_compute() -> None:
     assert isinstance(found, norms.RMSNorm)
     assert (found.p, found.eps_inside, found.weight) == (0.5, False, theirs.scale)
     torch.testing.assert_close(found(x), theirs(x))
+    assert equal(nn.RMSNorm(2, eps=1e-6)) is not None
     model = nn.Sequential(nn.PReLU(6), WithGate(), nn.LayerNorm((3, 6)), nn.BatchNorm3d(6))
     WithGate.__name__ = "GatedNorm"
     done = rmsexp.convert(model, "rms")
