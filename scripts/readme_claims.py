@@ -21,7 +21,8 @@ class Dispute(NamedTuple):
 
 
 ARXIV = "[{0}](https://arxiv.org/abs/{0})".format
-BETTER, SCALED, PLACED = "RMSNorm is better", "with LayerNorm Scaling", "in sandwich than in reordered placement"
+SCALED = "RMSNorm is better with LayerNorm Scaling"
+PLACED = "RMSNorm is better in sandwich than in reordered placement"
 DOCKET = (
     Dispute(
         "DyT is as good as RMSNorm",
@@ -36,14 +37,14 @@ DOCKET = (
         "Derf with tuned alpha is not worse than RMSNorm",
     ),
     Dispute("Derf, with Muon", ARXIV("2512.10938"), f"{ARXIV('2604.01563')}: 0.97 nats worse", "norm_by_optimiser"),
-    Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", f"{BETTER} {SCALED}"),
+    Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", SCALED),
     Dispute(
         "the gain is useless",
         "nanochat; modded-nanogpt, track 1",
         "its track 3",
         "RMSNorm without gain is not worse than RMSNorm",
     ),
-    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", f"{BETTER} {PLACED}"),
+    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", PLACED),
     Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, "stable_range"),
     Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, "length_ladder"),
 )
@@ -53,12 +54,12 @@ def docket() -> str:
     """What the field argues about, and what the campaigns say: the claim that they decided, or which one is open."""
     rows = []
     for dispute in DOCKET:
-        decided = [row for row in verdicts() if row["claim"] == dispute.decides]
         texts = [
             f"{row['outcome']}: {row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) {row['unit']}"
-            for row in decided
+            for row in verdicts()
+            if row["claim"] == dispute.decides
         ]
-        here = "; ".join(texts) if texts else f"open: `{dispute.decides}`"
+        here = "; ".join(texts) or f"open: `{dispute.decides}`"
         rows.append({"claim": dispute.claim, "for": dispute.pro, "against": dispute.contra, "here": here})
     return table(rows)
 

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign.campaign_file import NO_GIT, moment
 from rmsexp.config.identity import ADDED
-from rmsexp.config.schema import flatten
-from rmsexp.records import record
-from rmsexp.records.frames.load import DAMAGE
+from rmsexp.records.frames.load import options
 from rmsexp.rules import claims, measures
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
-from rmsexp.system.readers import read_yaml
 
 if TYPE_CHECKING:
     from rmsexp.campaign.results import Campaign
@@ -97,12 +93,10 @@ def on_registration(campaign: Campaign) -> list[str]:
 def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
     """Return the ``model.…`` options of a norm's first ended tuning run that can be read; {} without such a run."""
     for job, result in campaign.of_stage("tune", norm):
-        if result.ended:
-            with suppress(*DAMAGE):  # which is reported when the run is loaded
-                values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
-                options = {key: value for key, value in values.items() if key.startswith("model.")}
-                # older runs lack keys that were added later, and have their default
-                return {key: value for key, value in options.items() if value != ADDED.get(key)}
+        if result.ended and (values := options(campaign.root / job.folder)):
+            of_model = {key: value for key, value in values.items() if key.startswith("model.")}
+            # older runs lack keys that were added later, and have their default
+            return {key: value for key, value in of_model.items() if value != ADDED.get(key)}
     return {}
 
 

@@ -54,7 +54,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
-    words = [re.sub(r"(^norm\.|\+)class=", r"\1module=", word) for word in words]
+    words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
     return [_with_names(expand_home(word), known) for word in words]
 
 

@@ -92,8 +92,9 @@ def convert(
     other library that compute LayerNorm or RMSNorm, as their results for random input show. A layer that is used at
     several places is replaced by one layer.
 
-    A new layer takes over eps, unless the norm states its own; gain and bias, as far as it has them; running statistics
-    of batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the same as before.
+    A new layer takes over eps, unless the norm states its own (a norm object: other than its class's default); gain and
+    bias, as far as it has them; running statistics of batch norm; device, dtype, mode and ``requires_grad``. A norm
+    replaced by itself computes the same as before.
 
     Args:
         model: The model; not a single normalisation layer.

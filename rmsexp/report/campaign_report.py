@@ -21,7 +21,7 @@ DIFFERENCES = (
     "positive: the norm named first is better; bars: interval by which the claim was decided; "
     "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel\n"
     f"*: with remarks, listed in report.md; †: {verdicts.CHOSEN_RATES}; still improving: a norm gained more than half "
-    "a margin in the last fifth of its steps; cannot see a difference: that no norm is equal would be supported, too; "
+    "a margin in the last fifth of its steps; cannot see a difference: a model without norm would be equal, too; "
     "not by the margin: better, but perhaps by less than the margin; [...]: the campaign"
 )
 RATES = (
@@ -118,13 +118,12 @@ def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Ti
     of_most = [(campaign, own) for campaign, own in timed if 2 * len(own.seconds) > len(campaign.norms)]
     newer = {campaign.supersedes: campaign.norms for campaign in decided}
     by_time = [panels.equal_time(each, records, own, looks, newer.get(each.name, ())) for each, own in of_most]
-    machines = [f"{each.name} {digest}" for each, own in of_most for digest in panels.MACHINE.findall(own.source)]
-    of_machines = f"\nmachines: {', '.join(machines)}" * bool(machines)
+    machines = "\nmachines: " + ", ".join(f"{campaign.name} {own.machine}" for campaign, own in of_most)
     drawn = {
         "differences": ("Differences and margins", DIFFERENCES, panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
         "ladder": ("Differences along the ladder", LADDER, ladders),
-        "equal_time": ("Quality at equal time", EQUAL_TIME + of_machines, by_time),
+        "equal_time": ("Quality at equal time", EQUAL_TIME + machines, by_time),
     }
     return {
         name: Chart(title, caption.splitlines(), shown, legend(shown))

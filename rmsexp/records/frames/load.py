@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.names import FLOAT32, norm_of
 from rmsexp.records.frames.time_states import run_state
@@ -20,7 +22,7 @@ from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST
-from rmsexp.system.readers import typed
+from rmsexp.system.readers import read_yaml, typed
 
 # what reading a missing or damaged file can raise
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -151,6 +153,13 @@ def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[recor
     except DAMAGE as error:
         problems.append(_problem(folder / record.METRICS, error))
     return run, rows
+
+
+def options(folder: str | Path) -> dict[str, Any]:
+    """Return the config of a run by dotted keys; {} if it cannot be read, which loading the run reports."""
+    with suppress(*DAMAGE):
+        return flatten(read_yaml(Path(folder, record.CONFIG)))
+    return {}
 
 
 def _problem(path: Path, error: Exception) -> str:

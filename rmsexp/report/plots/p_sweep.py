@@ -2,17 +2,14 @@
 
 import math
 from contextlib import suppress
-from pathlib import Path
 
 import pandas as pd
 
-from rmsexp.records import record
 from rmsexp.records.frames import names, quantities, statistics
-from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.load import Records, options
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Mark, Panel, padded
 from rmsexp.rules.quantities import Quantity
-from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 IDENTITY = ["series", "impl", "p", "seed"]
@@ -53,8 +50,8 @@ def table(records: Records) -> pd.DataFrame:
 def _p(folder: str, series: str) -> float:
     """Return p of pRMSNorm, from the name of the series, else from the config in the run's folder, else NaN."""
     _, is_named, value = series.partition("+p=")
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(value if is_named else read_yaml(Path(folder, record.CONFIG))["norm"]["p"])
+    with suppress(ValueError, TypeError):
+        return float(value if is_named else options(folder).get("norm.p", math.nan))
     return math.nan
 
 

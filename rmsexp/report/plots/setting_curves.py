@@ -9,24 +9,20 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from rmsexp.records import record
 from rmsexp.records.frames import caveats, curves, names, quantities
-from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.load import Records, options
 from rmsexp.records.frames.statistics import Array
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, beyond, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables.formats import counted
 from rmsexp.rules.quantities import Quantity
-from rmsexp.system.readers import read_yaml
 
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
@@ -60,11 +56,9 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
 def _rate(records: Records) -> list[str]:
     """Return the learning rate of a setting that does not name it, and whether its runs are of tuning."""
     setting = records.names[1]
-    told = ["one rate, not tuned for each norm"] * ("evaluation=validation" in setting)
-    with suppress(OSError, ValueError, KeyError, TypeError):  # without its config
-        rate = read_yaml(Path(records.runs["folder"].iloc[0], record.CONFIG))["optim"]["lr"]
-        told = told if "optim.lr=" in setting else [f"learning rate {rate:g}", *told]
-    return told
+    rate = options(records.runs["folder"].iloc[0]).get("optim.lr")
+    told = [f"learning rate {rate}"] * (rate is not None and "optim.lr=" not in setting)
+    return told + ["one rate, not tuned for each norm"] * ("evaluation=validation" in setting)
 
 
 def reading(drawn: Sequence[Panel]) -> str:

@@ -31,13 +31,16 @@ INCHES = 0.5  # per unit of the y axis of differences
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 Looks = Mapping[str, Look]
-MACHINE = re.compile(r" \(([0-9a-f]{12})\)")
 
 
 class Timed(NamedTuple):
-    """Seconds per step by norm of a campaign; ``source``: which timing records they are from, and why not exact."""
+    """Seconds per step by norm of a campaign, measured on ``machine``.
+
+    ``source``: which timing records they are from, and why they are not exact.
+    """
 
     seconds: dict[str, float]
+    machine: str
     source: str
 
 
@@ -67,7 +70,6 @@ def _differences(task: str, rows: pd.DataFrame, looks: Looks) -> Panel:
     for row in rows.to_dict("records"):
         name = f" [{campaign_label(row['campaign'])}]" if several else ""
         value = "" if math.isnan(row["difference"]) else formats.signed(row["difference"], metric)
-        value = value if value.strip("+-0.") else value.lstrip("+-")  # 0.00
         if not low <= row["low"] <= row["high"] <= high and not math.isnan(row["low"]):
             value += f" ({formats.ends(row['low'], row['high'], metric, row['margin'])})"
         text = ", ".join(filter(None, [f"{row['claim']}{name}: {verdicts.qualified(row)}", value]))
@@ -226,8 +228,10 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
     is_clear = (best.rows["time_state"] == "undisturbed").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]
-    source = [comparable.clock(best), names.setting_label(first["setting"]), str(first["started"])[:10]]
-    return Timed(seconds, "; ".join([*source, *remarks]))
+    machine = comparable.machine(first.to_dict())
+    conditions = comparable.clock(best).replace(machine, str(first["processor"]))  # the caption names the machine
+    source = [conditions, names.setting_label(first["setting"]), str(first["started"])[:10]]
+    return Timed(seconds, machine, "; ".join([*source, *remarks]))
 
 
 def _of_a_step(setting: str) -> frozenset[str]:
@@ -244,7 +248,7 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks,
     means = {norm: mean for norm in timed.seconds if (mean := _sample(campaign, records, norm)).size}
     longest = max((mean[0].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
-    marks, notes = [], [MACHINE.sub("", timed.source)]
+    marks, notes = [], [timed.source]
     for norm in (each for each in campaign.norms if each not in later):
         if norm not in means:
             missing = "finished run" if norm in timed.seconds else "time"

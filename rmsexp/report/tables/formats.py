@@ -64,7 +64,7 @@ def counted(count: int, noun: str) -> str:
 
 def signed(value: float, metric: str) -> str:
     """Return a difference, which is given in the displayed unit, with sign and two or four decimals: "+0.51"."""
-    return f"{value:+.{4 if metric in FINE else 2}f}"
+    return f"{value:+z.{4 if metric in FINE else 2}f}"  # z: no negative zero
 
 
 def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
