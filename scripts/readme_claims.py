@@ -1,6 +1,7 @@
 """The blocks that set claims of others beside ours: those of the paper, and those on which public sources disagree."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -107,7 +108,9 @@ def paper_items() -> str:
                 decimals = 4 if row["unit"] == "nats" else 2
                 numbers = [f"{row[key]:+.{decimals}f}" for key in ("difference", "low", "high")]
                 here = "{} ({} to {})".format(*numbers)
-                shown = {"item": f"`{item.task}`, {item.name}", "claim": item.claim, "paper": item.published}
+                rate = "".join(re.findall(r"\+tune\.over\.([^+]+)", row["campaign"]))  # of a campaign made twice
+                claim = ", ".join(filter(None, (item.claim, rate)))
+                shown = {"item": f"`{item.task}`, {item.name}", "claim": claim, "paper": item.published}
                 here = f"{here[:-1]}, {100 * row['level']:.3g} %) {row['unit']}"
                 rows.append(shown | {"here": here, "score": score(item, row) + "†" * bool(note_on_rates(row))})
     for name, task in TIMED.items():

@@ -297,11 +297,16 @@ def test_a_recorded_config_runs_no_code_unless_the_user_imported_it(
     """A module that a recorded config names is not imported. A norm of a module that is imported already is found."""
     (tmp_path / "beside_the_run.py").write_text(OWN_NORM)
     monkeypatch.syspath_prepend(tmp_path)
-    norm = config.job(["norm=rms"]).resolved["norm"]
-    path = recorded(tmp_path, norm=norm | {"_target_": "beside_the_run.Mine"})
+    norm_config = config.job(["norm=rms"]).resolved["norm"] | {"_target_": "beside_the_run.Mine"}
+    path = recorded(tmp_path, norm=norm_config)
     with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ beside_the_run\.Mine is not a class of rmsexp"):
         config.read(path)
+    by_role = config.job(["norm=by_role"]).resolved["norm"] | {"roles": {"query": "module+module=beside_the_run.Mine"}}
+    _, norm = config.read(recorded(tmp_path, norm=by_role))
+    with pytest.raises(config.ConfigError, match="is not a class of rmsexp"):
+        norm.at(role="query").value("query", 4)
     assert not (tmp_path / "ran").exists()
+    path = recorded(tmp_path, norm=norm_config)
     mine = classes.norm_class("beside_the_run.Mine")
     assert type(config.read(path)[1]) is mine
 

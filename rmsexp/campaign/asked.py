@@ -85,7 +85,7 @@ class Request:
         return config.expanded(self.common.config.results)
 
     def command(self, places: bool = True) -> tuple[str, ...]:
-        """Return the words after ``python -m rmsexp.campaign``; if not ``places``, without those of WHERE_AND_HOW."""
+        """Return the words after ``rmsexp.campaign``; ``places=False`` leaves out those that begin as WHERE_AND_HOW."""
         typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
         return (self.name, *typed, *config_dir_words(self.config_dir))
 

@@ -277,8 +277,8 @@ class Question(Request):
             there = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there with "
             there += shlex.quote(value_word("results", self.results.absolute()))
         raise ReportedError(
-            f"{self.folder.name} was registered at commit {stored.commit} with other code than this, which is of "
-            f"{now['commit']}; all of its runs must come from the same code: {there}"
+            f"{self.folder.name} was registered at commit {stored.commit}, and this code is of {now['commit']}; all of "
+            f"its runs must come from the registered commit without changes: {there}"
         )
 
 

@@ -307,7 +307,7 @@ def _scored(steps: int) -> int:
 
 
 def _train(own: UserModel, step: Callable[[Any], Tensor], recorder: Recorder, seed: int, steps: int) -> list[float]:
-    """Take and record the training steps of a run, and return their losses."""
+    """Take the steps of a run, record the mean loss of each hundredth, and return all; NaN after one not finite."""
     losses, window = list[float](), max(1, steps // POINTS)
     for at in range(steps):
         losses.append(float(step(own.on_device(seed * steps + at))))

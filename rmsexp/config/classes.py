@@ -50,7 +50,7 @@ def loaded(path: str) -> Any:
     if found is None:
         raise ConfigError(
             f"{path} is not a class of rmsexp.norms or rmsexp.tasks, and a recorded config may not import others; "
-            "if you trust it, name the folder of its config with --config-dir"
+            "if you trust it, use --config-dir DIR, where DIR/norm or DIR/task has its config, or --norm-class"
         )
     return found
 
@@ -107,7 +107,7 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
     make_importable(config_dir or ".")
     if norm is not None:
-        norm_class(norm)
+        imported(norm)
     groups = [Path(config_dir, group) for group in ("norm", "task")] if config_dir is not None else []
     for path in sorted(file for group in groups for file in group.rglob("*.yaml")):
         checked_yaml(path)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rmsexp.config.classes import imported, make_importable
+from rmsexp.config.classes import Find, imported, make_importable
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
 from rmsexp.config.words import compose, file, is_for_sweeps, own_files, parse
 
@@ -160,10 +160,11 @@ def _base(chosen: tuple[str, ...], config_dir: str | None, own: object) -> dict[
     return normalised(composed, imported)
 
 
-def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
+def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None, find: Find = imported) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
 
-    ``own_norm``: a norm object, which takes the place of the norm that the overrides choose.
+    ``own_norm``: a norm object, which takes the place of the norm that the overrides choose. ``find``: returns the
+    classes of task and norm; with :func:`.classes.loaded` in place of ``imported`` no module is imported for the norm.
 
     Raises: ConfigError for a mistake in the overrides or in a config file; DataError if one of the user's own files
     cannot be read.
@@ -176,8 +177,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
         make_importable(config_dir)
     if own_norm is not None:
         composed["norm"] = own_norm.as_config()
-    config, norm, resolved = checked(composed, imported)
-    for path in getattr(norm, "imports", ()):
+    config, norm, resolved = checked(composed, find)
+    for path in getattr(norm, "imports", ()) if find is imported else ():
         imported(path)
     results_folder(config.results)  # raises if a file is in its place
     names = {"task": config.task, "scale": config.scale} | ({"norm": norm.name} if own_norm is None else {})
@@ -214,7 +215,7 @@ def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_
 
 
 def check_one_setting(key: str, jobs: Sequence[Job]) -> None:
-    """Raise ConfigError if norms of ``key`` are of several settings: only steps of one are timed together."""
+    """Raise ConfigError if ``jobs``, one for each norm that the option ``key`` lists, are of several settings."""
     if len({job.setting for job in jobs}) > 1:
         hint = "leave out norms with +model.…=… or +schedule.…=…"
         raise ConfigError(f"{key}: only norms of one setting are timed together; {hint}")

@@ -93,7 +93,7 @@ def about_norms() -> dict[str, dict[str, Any]]:
 
     ``order``: the place in that order. ``label``: the name for people. ``aliases``: other names on a command line, in
     small letters, without hyphens and underscores. ``look``: fields of :class:`rmsexp.report.plots.style.Look`.
-    ``untuned``: an option that campaigns do not tune. Runs do not have these values.
+    ``untuned``: an option that campaigns leave at its default. The configs of runs lack ``about``.
     """
     found: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in (CONFIGS / "norm").glob("*.yaml")}
     listed = {norm: dict(content.about) for norm, content in found.items() if "about" in content}

@@ -189,7 +189,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     A passage is shortened to at most ``sentences`` sentences (see :func:`most_related`); None leaves it whole. With
     ``damaged="refuse"``, ``load`` raises DataError at the first damaged file; with "skip", it leaves damaged files out
     and reports them. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before
-    every run would take minutes. The questions are read again if a file's time of modification changes, too.
+    every run would take minutes. Encoded questions are stored, and made again if a file's name, size or time changes.
 
     Raises: DataError if there are no files for train or none for valid; OSError if a folder cannot be read.
     """

@@ -57,7 +57,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def checked(path: Path, kind: str) -> Iterator[bytes]:
     """Yield the content of a file. ``kind``: what the file should be, for the message "PATH is not KIND".
 
-    Raises: DataError that names the file if it cannot be read, or in place of any exception inside the context.
+    Raises: DataError that names the file if it cannot be read, or if the ``with`` block raises any exception.
     """
     content = read_bytes(path)
     try:
@@ -98,9 +98,9 @@ def digest_of_words(words: Sequence[str]) -> str:
 
 
 def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None:
-    """Raise UnavailableError unless ``paths`` below ``folder``, which the user has to get, exist.
+    """Raise UnavailableError unless all ``paths`` exist, files below ``folder`` that the user has to put there.
 
-    ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
+    ``name``: the data set. ``origin``: a full sentence that says where to get the files and where to put them.
     """
     if absent := [path.relative_to(folder) for path in paths if not path.exists()]:
         more = f", nor {len(absent) - 1} other files" if len(absent) > 1 else ""

@@ -144,7 +144,7 @@ def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: An
 
     ``name``: the data set's, for messages. ``options``: further ones of sentencepiece.
 
-    Raises: ValueError if sentencepiece cannot learn as many pieces from the text.
+    Raises: ValueError if the text is empty, has too few different words for as many pieces, or more characters.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -305,8 +305,7 @@ def _merges(counts: Counter[str], vocabulary: int, name: str) -> str:
     found = max(0, merges.getvalue().count("\n") - 1)
     if found < vocabulary:
         raise ValueError(
-            f"data.vocabulary={vocabulary} is more than the {found:,} merges that the training text of "
-            f"{name} gives; lower it"
+            f"data.vocabulary={vocabulary} is too large: the training text of {name} gives only {found:,} merges"
         )
     return merges.getvalue()
 

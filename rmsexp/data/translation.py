@@ -135,9 +135,10 @@ def _scored(corpus: Corpus, split: str, pairs: Encoded, options: TextOptions, re
     if options.overlong == "drop":
         scored &= (lengths <= options.max_length).all(axis=0)
     if not scored.any():
+        long = f", or more than data.max_length={options.max_length} subwords" * (options.overlong == "drop")
         raise DataError(
-            f"No pair of the {split} split of {corpus.name} can be scored: each has an empty side or is longer than "
-            f"data.max_length={options.max_length}.\nRaise data.max_length, or repair the text."
+            f"No pair of the {split} split of {corpus.name} can be scored: each has an empty side{long}.\n"
+            f"Repair the text{', or raise data.max_length' if long else ''}."
         )
     if left_out := np.count_nonzero(~scored):
         overlong = f", or longer than {options.max_length} subwords" if options.overlong == "drop" else ""

@@ -380,9 +380,9 @@ class Norm:
 
     Attributes:
         name: The norm's name on the command line and in results.
-        impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm, none has the
-            advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
-            :mod:`rmsexp.norms.kernels`, or as "eager" where these are not available.
+        impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm of the package
+            but "module", none has the advantage of a fused kernel. "fused" computes norms, and recurrences as a whole,
+            by the kernels of :mod:`rmsexp.norms.kernels`, or as "eager" where these are not available.
         fusible: Whether the norm's class supports ``impl="fused"``.
         fusible_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by
             step, with a fused kernel for each norm if ``impl`` is "fused".
@@ -408,7 +408,7 @@ class Norm:
 
     @property
     def fused(self) -> bool:
-        """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
+        """Whether fused kernels compute this norm: ``impl`` is "fused", and those for CPUs can be built and loaded."""
         return self.impl == "fused" and kernels.load()
 
     def as_config(self, *, defaults: bool = False) -> dict[str, Any]:

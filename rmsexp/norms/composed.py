@@ -14,6 +14,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from rmsexp import config
 from rmsexp.config import classes
+from rmsexp.config.classes import Find
 from rmsexp.norms.base import ROLES, Norm, Normaliser, Site
 from rmsexp.system import checks
 
@@ -33,7 +34,8 @@ class ByRole(Norm):
         roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
         depths: The norm by :attr:`rmsexp.norms.Site.depth`; -1 is the last block. It takes precedence over ``roles``.
 
-    Only norms of this package can be named. Recurrences run step by step.
+    The norms are of this package; ``module+module=…`` stands for any class (:class:`ModuleNorm`). Recurrences run step
+    by step.
 
     Raises: ValueError for an unknown role, and for a role or block that the model does not have.
     """
@@ -52,6 +54,11 @@ class ByRole(Norm):
         chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
         parts = tuple(_named(name, self.impl) for name in (self.default, *chosen.values()))
         vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """As :attr:`ModuleNorm.imports`."""
+        return tuple(part.module for part in self.parts if isinstance(part, ModuleNorm))
 
     def _of(self, site: Site) -> Norm:
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
@@ -79,12 +86,13 @@ class ByRole(Norm):
 
 @cache
 def _named(name: str, impl: str) -> Norm:
-    return composed_norm([*config.norm_words(name), f"norm.impl={impl}"])
+    # a recorded config may name modules, which reading it must not import
+    return composed_norm([*config.norm_words(name), f"norm.impl={impl}"], find=classes.loaded)
 
 
-def composed_norm(words: Sequence[str], config_dir: str | None = None) -> Norm:
-    """Return the norm of overrides such as ``norm=rms`` and ``norm.eps=0.1``. ``config_dir``: as ``--config-dir``."""
-    return config.job(["task=transformer", *words], config_dir).norm
+def composed_norm(words: Sequence[str], config_dir: str | None = None, find: Find = classes.imported) -> Norm:
+    """Return the norm of overrides such as ``norm=rms``. ``config_dir``: as ``--config-dir``; ``find``: as in job."""
+    return config.job(["task=transformer", *words], config_dir, find=find).norm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which machine this is: what tells machines of the same name apart. This module imports only the standard library.
+"""Tell machines apart whose processors have the same name. This module imports only the standard library.
 
 Cloud machines often have only a marketing name, such as "AMD EPYC", which several generations of processors share.
 """

@@ -224,7 +224,7 @@ class Task(TaskBase):
         return Objective(objective.sum() / len(answers), {"loss": losses.sum(), "error": wrong.sum()}, len(answers))
 
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
-        """Return mean loss in nats and error (a fraction) of a split, whose entities keep their names."""
+        """Return mean loss in nats and error (a fraction) of a split. Unlike in training, ids are not permuted."""
         held_out, words = self._cloze.splits[split].first(examples), np.arange(len(self._cloze.words))
         parts = cut(np.arange(len(held_out)), self.config.batch_size)
         return self.mean_metrics(model, lambda part: self._load(held_out, part, words), parts, len(held_out))

@@ -17,7 +17,7 @@ from rmsexp.data.files import digest_of_contents
 from rmsexp.data.sequences import cut
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
-from rmsexp.norms import Norm, Site
+from rmsexp.norms import Norm
 from rmsexp.norms.base import Identity
 from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.records import record
@@ -131,8 +131,9 @@ class Task(TaskBase):
     def build(self, norm: Norm) -> nn.Module:
         refuse_batch_statistics(norm)
         size = self.config.model
-        if size.qk_norm and isinstance(norm.normaliser(Site("attention.query", size.head_width)), Identity):
-            raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} does not act on activations")
+        acting = (norm.at(role=role).value(role, size.head_width) for role in ("query", "key"))
+        if size.qk_norm and all(isinstance(layer, Identity) for layer in acting):
+            raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} leaves queries and keys as they are")
         return LanguageModel(norm, self.vocabulary, size).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:

@@ -74,7 +74,7 @@ class DataConfig(config.DataConfig):
         languages = language(self.source, "data.source"), language(self.target, "data.target")
         repeated = len(set(self.tests)) < len(self.tests)
         if self.tests[:1] != ["test"] or repeated or not all(name.startswith("test") for name in self.tests):
-            raise ValueError("data.tests must begin with test and name each test set once, as in [test,test2017]")
+            raise ValueError("data.tests must be test, then names like test2017, each once, as in [test,test2017]")
         directions = [("en", "de"), ("de", "en")][: 1 if self.name == "phrases" else 2]
         if self.name != "files" and languages not in directions:
             chosen, *needed = (f"data.source={a} data.target={b}" for a, b in [(self.source, self.target), *directions])

@@ -1,8 +1,8 @@
 """Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed.
 
 The evidence is that the threads of the run wait for a core, that the host takes away time of the cores, that another
-process uses the run's GPU, and that the process was suspended, as by Ctrl-Z. Timings take probes, too
-(:mod:`rmsexp.measure.probes`).
+process uses the run's GPU, that a launcher does other runs at the same time, and that the process was suspended, as by
+Ctrl-Z. Commands that time steps measure probes as well (:mod:`rmsexp.measure.probes`).
 """
 
 import os

@@ -17,8 +17,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     """Set threads, determinism on CUDA, :func:`keep_freed` and :func:`leave_compiler_out`; return the config's device.
 
-    ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
-    ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
+    ``n_jobs``: the number of runs among which the CPU cores are divided (:func:`rmsexp.system.cores.threads`), unless
+    the config sets ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
     Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
     """

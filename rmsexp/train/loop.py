@@ -145,10 +145,10 @@ def share_start(
 
 
 def evaluated_after(config: Any, step: int) -> int:
-    """Return the first step after ``step`` at which a run with this config is evaluated, whether it ends before or not.
+    """Return the first scheduled evaluation after ``step``, which may lie beyond the end of the run.
 
-    These are multiples of ``eval_every`` or, if ``evaluation`` is set, the steps of :mod:`rmsexp.config.score`; after
-    all of those, the result is a step beyond the schedule.
+    Scheduled are the multiples of ``eval_every`` or, if ``evaluation`` is set, the steps of :mod:`rmsexp.config.score`
+    (after the last of them a step beyond the schedule is returned). The evaluation when a run ends is not counted.
     """
     if config.evaluation is None:
         return (step // config.eval_every + 1) * config.eval_every

@@ -158,7 +158,7 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     try:
         writer.write_status(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
-        print(f"the status of {files.path} could not be written ({error.strerror})", file=sys.stderr)
+        print(f"{files.path}: status.json could not be written ({error.strerror})", file=sys.stderr)
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
     return outcome

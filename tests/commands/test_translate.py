@@ -150,7 +150,7 @@ def test_a_norm_that_the_user_names_is_imported(
     checkpoint.save_best(own / record.CHECKPOINTS, payload)
     refused = translated("a\n", own)
     assert refused.status == 1
-    assert "if you trust it, name the folder of its config with --config-dir" in refused.err
+    assert "if you trust it, use --config-dir" in refused.err
     accepted = translated("a\n", own, "--norm-class", "norm_of_the_user.Own")
     assert (accepted.status, accepted.out) == (0, translated("a\n", run).out)
 

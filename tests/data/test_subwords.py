@@ -131,7 +131,7 @@ def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> No
     [
         (TextOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
         (TextOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
-        (TextOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
+        (TextOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is too large: .* gives only \d+ merges"),
         (TextOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
     ],
     ids=str,

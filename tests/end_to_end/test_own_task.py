@@ -85,7 +85,7 @@ def test_other_commands_take_the_task_too(
 def test_the_record_of_such_a_run_is_read_if_its_class_is_trusted(folder: Path, main: Main) -> None:
     assert main("--config-dir", "my", *SHORT, "max_steps=2").status == 0
     path, _ = folder / "results/spirals/demo/rms/seed0/config.yaml", sys.modules.pop("spirals")
-    with pytest.raises(ValueError, match="name the folder of its config with --config-dir"):
+    with pytest.raises(ValueError, match="if you trust it, use --config-dir"):
         config.read(path)
     assert generate.main([str(path.parent), "--config-dir", "my"]) == 2  # no language model
     assert config.read(path)[0].hidden == 64

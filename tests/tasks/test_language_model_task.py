@@ -231,6 +231,7 @@ def test_logits_that_are_not_finite_give_no_text() -> None:
     [
         ("model.qk_norm", ["norm=none", "model.qk_norm=true"]),
         ("model.qk_norm", ["norm=wn", "model.qk_norm=true"]),
+        ("model.qk_norm", ["norm=by_role", "norm.roles={query: none, key: none}", "model.qk_norm=true"]),
         ("norm.eval", ["norm=bn", "norm.eval=batch"]),
         ("norm.eval", ["norm=mean_only_bn", "norm.eval=batch"]),
     ],
@@ -238,6 +239,11 @@ def test_logits_that_are_not_finite_give_no_text() -> None:
 def test_what_has_no_effect_or_no_meaning_is_refused(key: str, words: list[str]) -> None:
     with pytest.raises(ValueError, match=f"^{key}"):
         make(*words)
+
+
+def test_queries_and_keys_may_be_all_that_is_normalised() -> None:
+    _, model = make("norm=by_role", "norm.default=none", "norm.roles={query: ln, key: ln}", "model.qk_norm=true")
+    assert any(type(layer).__name__ == "LayerNorm" for layer in model.modules())
 
 
 @pytest.mark.parametrize("norm", ["wn", "mean_only_bn"])

@@ -117,7 +117,7 @@ def check(cell: str, inputs: Mapping[str, Optional]) -> None:
 
 
 def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
-    """Return the shape that a string such as "key+3*hidden hidden" describes."""
+    """Return the shape that ``axes`` describes, with a term for each axis, as in "key+3*hidden hidden"."""
     return tuple(
         sum(
             math.prod(int(factor) if factor.isdigit() else sizes.get(factor, -1) for factor in term.split("*"))

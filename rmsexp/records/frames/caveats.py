@@ -107,7 +107,10 @@ def _distinct(values: pd.Series) -> list[str]:
 
 
 def _run_list(heading: str, runs: pd.DataFrame, remark: str) -> str:
-    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty."""
+    """Return a line such as "diverged: RMSNorm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty.
+
+    ``remark``: a format string for the text in parentheses, whose fields are columns of ``runs``.
+    """
     if runs.empty:
         return ""
     listed = [

@@ -98,7 +98,7 @@ def load(*roots: str | Path) -> Records:
     """Load every run below one of the folders ``roots``.
 
     A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
-    ``problems``, so that no run counts twice.
+    ``problems``. A run that lies in two of ``roots`` counts twice.
     """
     found: list[str] = []
     folders = dict.fromkeys(folder for root in roots for folder in record.find_runs(Path(root)))

@@ -58,7 +58,11 @@ def ratios(case: Case) -> dict[str, Interval]:
 
 
 def readable(case: Case) -> pd.DataFrame:
-    """Return the table of one case as text: each layer's milliseconds per call, and their ratio to the reference's."""
+    """Return the table of one case, as text.
+
+    Each layer has its milliseconds per call, their ratio to the reference's and, if the case has times of the triad,
+    GB/s and their share of the triad's.
+    """
     reference, lines = case["reference"], []
     for layer, ratio in ratios(case).items():
         low, median, high = map(formats.four_digits, 1000 * np.quantile(case["seconds"][layer], [0.1, 0.5, 0.9]))

@@ -1,7 +1,7 @@
-"""The look of the norms in all figures: colour, marker and dashes.
+"""The look of the norms in all figures: colour and marker tell norms apart, dashes and shades the variants of one.
 
 Colour is never the only sign of a norm: it has a marker, too. A test computes how far apart the colours are for readers
-with deuteranopia and protanopia, and their contrast on both backgrounds of the page.
+with deuteranopia and protanopia, and their contrast on the light and the dark background of the page.
 """
 
 from collections.abc import Iterable

@@ -49,8 +49,8 @@ class Value(NamedTuple):
 def table(item: Item, parts: Sequence[Part]) -> Table:
     """Return an item's table: our half and the paper's, with the rows and columns of the paper.
 
-    Its numbers have a row for each cell of a half, with both values; its text shows fractions in percent. A time is the
-    mean over the processes of a timing, with the saving against LayerNorm in brackets for norms in ``WITH_SAVING``.
+    Its numbers have a row for each norm and column, with our value and the paper's; its text shows fractions in
+    percent. A time is that of :func:`value`; norms in ``WITH_SAVING`` have the saving against LayerNorm in brackets.
     """
     numbers, text = list[dict[str, Any]](), list[dict[str, str]]()
     labels = any(part.group.label for part in parts)
