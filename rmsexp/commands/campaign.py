@@ -79,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(asked.title, flush=True)
         status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked)
         if status < 128:
-            summary.conclude(asked)
+            if isinstance(asked, items.Items):
+                summary.draw(asked)
+            else:
+                summary.print_verdicts(asked)
         return status
 
 

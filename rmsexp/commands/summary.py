@@ -40,14 +40,6 @@ def print_plan(asked: Asked) -> None:
     _print_next(asked, bool(plan.left or plan.coming))
 
 
-def conclude(asked: Asked) -> None:
-    """Print the verdicts that the records show, or draw the items."""
-    if isinstance(asked, Items):
-        draw(asked)
-    else:
-        print_verdicts(asked)
-
-
 def print_verdicts(asked: Question) -> None:
     """Print the chosen rates, and the verdicts or why there are none yet."""
     campaign = asked.update()

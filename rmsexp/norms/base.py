@@ -8,17 +8,9 @@ A model never asks which norm it has. It names its *sites*, the places that a no
     norm.optional(name, n_in, n_out)  a linear layer that is normalised only by BN with everywhere=true
 
 A norm is a frozen dataclass of options that inherits from :class:`Norm`. It defines :meth:`Norm.normaliser` (what
-happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both::
-
-    @dataclass(frozen=True, kw_only=True)
-    class DyISRU(Norm):
-        c: float = 1.0
-
-        def normaliser(self, site: Site) -> DynamicISRU:  # a subclass of Normaliser
-            return DynamicISRU(site.features, self.c, site.feature_maps)
-
-Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
-``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
+happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both. docs/extending.md has an
+example, DyISRU, with its config file, which names the class under ``_target_`` and lists the options;
+``notebooks/04_add_your_own_norm.ipynb`` checks it.
 
 Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for the heads of attention,
 ``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.feature_maps`` is true.

@@ -23,7 +23,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if lacks_gpu(cfg):
+    if cfg.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
     keep_freed()
     leave_compiler_out(not cfg.compile)
@@ -71,11 +71,6 @@ def leave_compiler_out(out: bool) -> None:
             vars(function).setdefault("__dynamo_disable", function)
         else:
             vars(function).pop("__dynamo_disable", None)
-
-
-def lacks_gpu(cfg: RunConfig) -> bool:
-    """Return whether a config asks for CUDA and torch sees no CUDA device here."""
-    return cfg.device == "cuda" and not torch.cuda.is_available()
 
 
 def compile_model(model: nn.Module, cfg: RunConfig) -> None:
