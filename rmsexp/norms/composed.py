@@ -15,6 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from rmsexp import config
 from rmsexp.config import classes
 from rmsexp.config.classes import Find
+from rmsexp.config.words import override, overrides
 from rmsexp.norms.base import ROLES, Norm, Normaliser, Site
 from rmsexp.system import checks
 
@@ -33,9 +34,10 @@ class ByRole(Norm):
         default: The norm of all other sites.
         roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
         depths: The norm by :attr:`rmsexp.norms.Site.depth`; -1 is the last block. It takes precedence over ``roles``.
+        eps: The eps of norms that state none. Their other options are those of their files in ``configs/norm``.
 
-    The norms are of this package; ``module+module=…`` stands for any class (:class:`ModuleNorm`). Recurrences run step
-    by step.
+    The norms are of this package; ``module+class=…`` is any class (:class:`ModuleNorm`). Recurrences run step by
+    step.
 
     Raises: ValueError for an unknown role, and for a role or block that the model does not have.
     """
@@ -43,6 +45,7 @@ class ByRole(Norm):
     default: str = "rms"
     roles: dict[str, str] | None = None
     depths: dict[int, str] | None = None
+    eps: float | None = None
 
     fusible = True
     fusible_recurrences = False
@@ -52,7 +55,7 @@ class ByRole(Norm):
         for role in self.roles or {}:
             checks.choice("norm.roles: role", role, ROLES)
         chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
-        parts = tuple(_named(name, self.impl) for name in (self.default, *chosen.values()))
+        parts = tuple(_named(name, self.impl, self.eps) for name in (self.default, *chosen.values()))
         vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
     @property
@@ -65,7 +68,7 @@ class ByRole(Norm):
         chosen = vars(self)["_chosen"]
         keys = [key for key in (*depths, site.role) if key in chosen]
         vars(self)["_unused"].difference_update(keys)
-        return _named(chosen[keys[0]] if keys else self.default, self.impl)
+        return _named(chosen[keys[0]] if keys else self.default, self.impl, self.eps)
 
     def normaliser(self, site: Site) -> Normaliser:
         return self._of(site).normaliser(site)
@@ -78,6 +81,12 @@ class ByRole(Norm):
 
     def check_effect(self, model: nn.Module) -> None:
         super().check_effect(model)
+        for part in self.parts:
+            part.check_effect(model)
+        self.check_used()
+
+    def check_used(self) -> None:
+        """Raise ValueError for a role or block for which no model asked this norm."""
         if unused := vars(self)["_unused"]:
             raise ValueError(
                 f"norm.roles, norm.depths: the model has no {', '.join(map(str, sorted(unused, key=str)))}"
@@ -85,14 +94,20 @@ class ByRole(Norm):
 
 
 @cache
-def _named(name: str, impl: str) -> Norm:
+def _named(name: str, impl: str, eps: float | None) -> Norm:
+    words = config.norm_words(name)
+    if "$" in name or any(not word.startswith("norm") or word.startswith("norm.impl=") for word in words):
+        raise config.ConfigError(
+            f"{name} in norm.default, norm.roles or norm.depths: only options of the norm but impl"
+        )
+    more = [f"norm.impl={impl}"] if eps is None else [f"norm.impl={impl}", override("norm_eps", eps)]
     # a recorded config may name modules, which reading it must not import
-    return composed_norm([*config.norm_words(name), f"norm.impl={impl}"], find=classes.loaded)
+    return composed_norm([*words, *more], find=classes.loaded)
 
 
 def composed_norm(words: Sequence[str], config_dir: str | None = None, find: Find = classes.imported) -> Norm:
     """Return the norm of overrides such as ``norm=rms``. ``config_dir``: as ``--config-dir``; ``find``: as in job."""
-    return config.job(["task=transformer", *words], config_dir, find=find).norm
+    return config.job(["task=transformer", *overrides(words, config_dir)], config_dir, find=find).norm
 
 
 @dataclass(frozen=True, kw_only=True)

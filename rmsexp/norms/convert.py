@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rmsexp.config.words import norm_words, override
-from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
-from rmsexp.norms.batch import BatchNorm
-from rmsexp.norms.composed import OF_CHANNELS, composed_norm
-from rmsexp.norms.per_example import LayerNorm
+from rmsexp.norms.base import IMPLS, NAMES, FusedNormaliser, Identity, Norm, Normaliser, Site
+from rmsexp.norms.batch import BN, BatchNorm
+from rmsexp.norms.composed import OF_CHANNELS, ByRole, Wrapped, composed_norm
+from rmsexp.norms.per_example import LayerNorm, PerExampleNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
 from rmsexp.system import checks
 
 OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
 EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
+OTHER_EPS = 0.5  # unlike that of any norm
 SCALES = (1.0, 1e-2, 1e-4)  # of random inputs on which two layers are compared
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
@@ -93,8 +94,11 @@ def convert(
     several places is replaced by one layer.
 
     A new layer takes over eps, unless the norm states its own (a norm object: other than its class's default); gain and
-    bias, as far as it has them; running statistics of batch norm; device, dtype, mode and ``requires_grad``. A norm
-    replaced by itself computes the same as before.
+    bias, as far as it has them (the same parameters, unless their meaning changes by ``weight_offset``); momentum and
+    running statistics of batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the
+    same as before; only the running variances of batch norm then grow by the biased variances of batches.
+
+    Layers of a norm with an ``add`` of its own, or one that depends on the step, are refused: only tasks call these.
 
     Args:
         model: The model; not a single normalisation layer.
@@ -104,48 +108,53 @@ def convert(
         config_dir: A folder of your own configs, as for ``--config-dir``, for norms of your own.
         options: Options of the norm, as in ``configs/norm``, such as ``bias=True`` or ``p=0.5``.
 
-    Raises: ValueError for a model without such layers, an unknown ``impl``, and a norm that acts on weights;
+    Raises: ValueError for a model without such layers, an unknown ``impl``, a norm that acts on weights, and roles or
+    blocks of ``by_role`` that the model does not have;
     ConfigError for an unknown norm or option; TypeError for an unknown option of a norm object.
     """
-    chosen, same_eps = _norm(norm, impl, config_dir, options)
-    found = layers(model)
+    chosen, other = _norm(norm, impl, config_dir, options)
+    found, like = layers(model), next((each for each in model.parameters() if each.is_floating_point()), None)
     if not found:
         raise ValueError(f"{type(model).__name__} contains no normalisation layers")
-    replaced, left = list[tuple[Layer, str]](), list[tuple[Layer, str]]()
+    replaced, left = list[tuple[Layer, Normaliser, str]](), list[tuple[Layer, str]]()
     for layer in found:
         if not (where(layer) if callable(where) else fnmatchcase(layer.name, where)):
             left.append((layer, "not chosen by where"))
             continue
         try:
-            new, lacks = _instead_of(layer, chosen, same_eps, next(model.parameters(), None))
+            replaced.append((layer, *_instead_of(layer, chosen, other, like)))
         except ValueError as error:
             left.append((layer, str(error)))
-            continue
+    if isinstance(chosen, ByRole):
+        chosen.check_used()
+    for layer, new, _ in replaced:
         if impl == "compiled":
             new.compile()
         for parent in list(model.modules()):
             for name in [name for name, child in parent._modules.items() if child is layer.module]:
                 parent.add_module(name, new)
-        replaced.append((layer, lacks))
-    return Conversion(tuple(replaced), tuple(left))
+                if isinstance(parent, nn.TransformerEncoderLayer):
+                    parent.activation_relu_or_gelu = 0  # else torch computes LayerNorm from norm1.weight in evaluation
+    return Conversion(tuple((layer, lacks) for layer, _, lacks in replaced), tuple(left))
 
 
 def _norm(
     norm: str | Norm, impl: str | None, config_dir: str | None, options: Mapping[str, object]
-) -> tuple[Norm, bool]:
-    """Return the norm that the arguments of :func:`convert` describe, and whether layers keep the eps that they had."""
+) -> tuple[Norm, Norm]:
+    """Return the norm that the arguments of :func:`convert` describe, and one with another eps unless it states one."""
     if impl is not None:
         checks.choice("impl", impl, (*IMPLS, "compiled"))
         options = {**options, "impl": "eager" if impl == "compiled" else impl}
     if isinstance(norm, str):
         words = [*norm_words(norm), *(override(f"norm.{key}", value) for key, value in options.items())]
-        chosen, own_eps = composed_norm(words, config_dir), any(word.startswith("norm.eps=") for word in words)
+        chosen, other = (composed_norm([*words, *more], config_dir) for more in ([], [f"norm_eps={OTHER_EPS}"]))
     else:
-        chosen = replace(norm, **options)  # type: ignore[arg-type]
-        own_eps = "eps" in options or getattr(norm, "eps", None) != getattr(type(norm), "eps", None)
+        chosen = other = replace(norm, **options)  # type: ignore[arg-type]
+        if hasattr(chosen, "eps") and "eps" not in options and chosen.eps == getattr(type(chosen), "eps", None):
+            other = replace(chosen, eps=OTHER_EPS)
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
         raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
-    return chosen, not own_eps
+    return chosen, other
 
 
 def layers(model: nn.Module) -> list[Layer]:
@@ -201,6 +210,8 @@ def equal(module: nn.Module) -> Normaliser | None:
     Both are given random input and parameters, at several scales of the input, so that eps matters, too.
     """
     parameters = dict(module.named_parameters(recurse=False))
+    if isinstance(module, torch.jit.ScriptModule) or any(map(nn.parameter.is_lazy, parameters.values())):
+        return None
     shapes = {tuple(parameter.shape) for parameter in parameters.values()}
     if normalised := getattr(module, "normalized_shape", None):
         shapes.add((normalised,) if isinstance(normalised, int) else tuple(normalised))
@@ -248,10 +259,11 @@ def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | No
             ours.register_parameter(own, module.get_parameter(name))
 
 
-def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -> tuple[Normaliser, str]:
+def _instead_of(layer: Layer, norm: Norm, other: Norm, like: Tensor | None) -> tuple[Normaliser, str]:
     """Return the layer of ``norm`` that replaces ``layer``, and what it lacks: "gain", "bias", "gain and bias" or "".
 
-    ``same_eps``: whether it has the eps of the old layer. ``like``: gives its device and dtype if the old has no gain.
+    It has the eps of the old layer if that of ``norm`` and ``other`` (:func:`_norm`) differ. ``like``: gives its device
+    and dtype if the old layer has no gain.
 
     Raises: ValueError with the reason if the layer cannot be replaced.
     """
@@ -260,6 +272,8 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
         raise ValueError("it has hooks or parametrisations")
     if isinstance(old, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
         raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
+    if isinstance(old, OF_CHANNELS) and not type(old).forward.__module__.startswith("torch."):
+        raise ValueError("its class computes more than that of torch")
     same: nn.Module | None = old if isinstance(old, (Normaliser, *OF_CHANNELS)) else equal(old)
     if same is None:
         raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
@@ -273,31 +287,41 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
         raise ValueError("it normalises several axes")
     shift = None if bias is not None else False
     site = Site(layer.name, shape[0], maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
-    new = norm.normaliser(site).train(old.training)
+    new, twin = norm.normaliser(site).train(old.training), other.normaliser(site)
+    if type(new).set_step is not Normaliser.set_step or not type(new).add.__module__.startswith("rmsexp."):
+        raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
-    if same_eps and hasattr(new, "eps") and hasattr(same, "eps"):
-        new.eps = same.eps
-    if isinstance(same, Normaliser) and same.gain_offset and new.weight is not None:
+    # those that read weight through effective_gain, and that know what eps=None means
+    usual = isinstance(new, PerExampleNorm) and type(new).forward is FusedNormaliser.forward
+    if hasattr(new, "eps") and hasattr(same, "eps") and new.eps != twin.eps:
+        new.eps = same.eps if same.eps is not None or usual else torch.finfo(torch.float32).eps
+    if isinstance(same, Normaliser) and same.gain_offset and usual and new.weight is not None:
         new.gain_offset = same.gain_offset
-    if gain is not None and new.weight is not None:
-        offset = getattr(same, "gain_offset", 0.0) - new.gain_offset
-        new.weight = nn.Parameter(gain.detach() + offset, gain.requires_grad) if offset else gain
-    if bias is not None and new.bias is not None:
-        new.bias = bias
-    statistics: Any = same
-    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm) and same.running_mean is not None:
+    own: Any = new.inner if isinstance(new, Wrapped) else new
+    taken = {}
+    for name, parameter in (("weight", gain), ("bias", bias)):
+        now, offset = getattr(own, name, None), 0.0
+        taken[name] = parameter is None or (now is not None and now.shape == parameter.shape)
+        if parameter is not None and taken[name]:
+            if name == "weight":
+                offset = getattr(same, "gain_offset", 0.0) - new.gain_offset
+            value = nn.Parameter(parameter.detach() + offset, parameter.requires_grad) if offset else parameter
+            own.register_parameter(name, value)
+    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm):
+        statistics: Any = same
+        if same.running_mean is None or same.momentum is None:
+            raise ValueError("it has no running statistics, or weighs all batches alike (momentum=None)")
+        if new.options.momentum == BN.momentum:
+            new.options = replace(new.options, momentum=same.momentum)
         new.running_mean.copy_(statistics.running_mean)
         new.running_var.copy_(statistics.running_var)
         new.count.copy_(statistics.num_batches_tracked)
-    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm):
         new.register_state_dict_post_hook(_save_as_torch)
         new.register_load_state_dict_pre_hook(_load_from_torch)
     if isinstance(old, nn.BatchNorm1d):
         new.register_forward_pre_hook(_two_axes)
-    parts = (("gain", new.weight, gain), ("bias", new.bias, bias))
-    lacks = [name for name, own, other in parts if own is None and other is not None]
-    return new, " and ".join(lacks)
+    return new, " and ".join(text for text, name in (("gain", "weight"), ("bias", "bias")) if not taken[name])
 
 
 def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:

@@ -54,12 +54,13 @@ def build(task: Task, job: config.Job) -> nn.Module:
     """
     model = task.build(job.norm)
     job.norm.check_effect(model)
-    norm, (key, parts), size = job.norm, job.config.parts, getattr(job.config, "batch_size", None)
+    (key, parts), size = job.config.parts, getattr(job.config, "batch_size", None)
     is_recurrent = any(isinstance(layer, Recurrence) for layer in model.modules())
     # a smaller micro-batch would be normalised by the running statistics, which then never change
-    if isinstance(norm, BatchNormOptions) and is_recurrent and size is not None and size // parts < norm.min_examples:
-        raise ValueError(
-            f"in recurrences norm={norm.name} needs norm.min_examples={norm.min_examples} examples in each "
-            f"micro-batch, and batch_size={size} with {key}={parts} gives {size // parts}; change one of these"
-        )
+    for norm in (job.norm, *job.norm.parts) if is_recurrent and size is not None else ():
+        if isinstance(norm, BatchNormOptions) and size // parts < norm.min_examples:
+            raise ValueError(
+                f"in recurrences norm={norm.name} needs norm.min_examples={norm.min_examples} examples in each "
+                f"micro-batch, and batch_size={size} with {key}={parts} gives {size // parts}; change one of these"
+            )
     return model

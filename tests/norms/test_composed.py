@@ -40,11 +40,21 @@ def check_effect(**options: Any) -> None:
         ({"roles": {"query": "lm"}}, "lm"),
         ({"roles": {"convolution": "ln"}}, "convolution"),
         ({"depths": {3: "ln"}}, "3"),
+        ({"default": "rms+impl=fused"}, "options of the norm but impl"),
+        ({"default": "rms+model.qk_norm=true"}, "options of the norm but impl"),
+        ({"default": "rms+eps=${oc.env:HOME}"}, "options of the norm but impl"),
+        ({"default": "rms+axes=[1,2,3]"}, "axes"),
     ],
 )
 def test_mistakes(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         check_effect(**options)
+
+
+@pytest.mark.parametrize(("task", "eps"), [("language_model", 1e-5), ("cifar10", 1e-6)])
+def test_norms_that_state_no_eps_have_that_of_the_task(task: str, eps: float) -> None:
+    norm = config.job([f"task={task}", "norm=by_role", "norm.depths={0: 'ln+eps=0.5'}"]).norm
+    assert [norm.normaliser(norms.Site("x", 4, depth=depth)).eps for depth in (0, 1)] == [0.5, eps]
 
 
 def test_batch_statistics_are_refused_for_a_role_too() -> None:

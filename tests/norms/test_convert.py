@@ -1,6 +1,7 @@
 """Conversion of the norms of other libraries' models: same results, what is taken over, what is left and why."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import rmsexp
 from rmsexp import norms
+from rmsexp.norms.composed import Wrapped
 from rmsexp.norms.convert import equal, layers
 
 pytestmark = pytest.mark.slow
@@ -96,9 +98,90 @@ def test_parameters_are_the_same_tensors_and_a_bias_is_optional() -> None:
     assert (model[1].weight, model[1].bias, model[1].eps) == (gain, bias, 1e-3)
 
 
-@pytest.mark.parametrize("norm", [norms.RMS(name="rms", eps=1e-6), "rms+eps=1e-6"])
-def test_a_norm_that_states_its_eps_keeps_it(norm: str | norms.Norm) -> None:
-    assert converted(nn.LayerNorm(6, eps=1e-3), norm)[1].eps == 1e-6
+GALLERY = str(Path(__file__).parents[2] / "docs/gallery")
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps"),
+    [
+        (norms.RMS(name="rms", eps=1e-6), 1e-6),
+        ("rms+eps=1e-6", 1e-6),
+        ("by_role+default=rms", 1e-3),
+        (norms.ByRole(name="by_role", default="rms+eps=1e-6"), 1e-6),
+        (norms.ByRole(name="by_role"), 1e-3),
+        ("scalenorm", 1e-5),  # by its config file
+    ],
+)
+def test_eps_is_that_of_the_old_layer_unless_the_norm_states_its_own(norm: str | norms.Norm, eps: float) -> None:
+    assert converted(nn.LayerNorm(6, eps=1e-3), norm, config_dir=GALLERY)[1].eps == eps
+
+
+@pytest.mark.parametrize("norm", ["bn", "scalenorm", "layernorm", "module+class=torch.nn.RMSNorm"])
+def test_an_eps_that_follows_from_the_dtype_is_taken_over(norm: str) -> None:
+    """Also by norms that have no such eps. Norms have the names that they have on a command line."""
+    assert converted(nn.RMSNorm(6), norm, config_dir=GALLERY)(torch.randn(3, 4)).isfinite().all()
+
+
+class OnePlus(nn.Module):
+    """RMSNorm as in Gemma, whose gain is 1 plus the parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps, self.weight = 1e-6, nn.Parameter(torch.full((6,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+
+
+@pytest.mark.parametrize(
+    "norm", ["rms", "rms+weight_offset=true", "dyt", "bn", "seednorm", "module+module=torch.nn.LayerNorm"]
+)
+def test_the_gain_is_taken_over_whatever_reads_it(norm: str) -> None:
+    layer = converted(OnePlus(), norm, config_dir=GALLERY)[1]
+    own = layer.inner if isinstance(layer, Wrapped) else layer
+    torch.testing.assert_close(own.weight.detach() + layer.gain_offset, torch.full((6,), 1.5))
+    x = torch.randn(5, 6)
+    layer.eval()(x)
+    if norm == "dyt":
+        torch.testing.assert_close(layer(x), 1.5 * torch.tanh(0.5 * x))
+
+
+class Activated(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+@pytest.mark.parametrize(
+    ("layer", "norm", "word"),
+    [
+        (Activated(6), "bn", "computes more"),
+        (nn.BatchNorm2d(6, track_running_stats=False), "bn", "no running statistics"),
+        (nn.BatchNorm2d(6, momentum=None), "bn", "momentum=None"),
+        (nn.LayerNorm(6), "deepnorm", "ScaledSum"),
+        (nn.LayerNorm(6), "fading", "set_step"),
+    ],
+)
+def test_what_could_not_compute_the_same_is_left(layer: nn.Module, norm: str, word: str) -> None:
+    model = nn.Sequential(nn.Identity(), layer)
+    done = rmsexp.convert(model, norm, config_dir=GALLERY)
+    assert not done.replaced
+    assert word in str(done)
+    assert model[1] is layer
+
+
+def test_torchs_encoder_uses_the_new_norm_in_evaluation_too() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2), torch.randn(3, 4, 8)
+    rmsexp.convert(model, "rms")
+    expected = model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), expected)
+
+
+def test_layers_that_cannot_be_called_are_no_norms() -> None:
+    model = nn.Sequential(nn.LazyLinear(4), torch.jit.script(nn.Linear(4, 4)), nn.LayerNorm(4))
+    assert [layer.name for layer, _ in rmsexp.convert(model, "rms").replaced] == ["2"]
 
 
 def test_a_layer_without_eps_is_replaced() -> None:
@@ -159,6 +242,7 @@ def test_batch_norms() -> None:
     rmsexp.convert(model, "bn", where="1")
     torch.testing.assert_close(model(x), expected)
     assert not model[1].training
+    assert converted(nn.BatchNorm1d(6, momentum=0.5), "bn")[1].options.momentum == 0.5
     rmsexp.convert(model, "rms", axes=[1, 2, 3])
     assert model(x).shape == x.shape
     flat = converted(nn.BatchNorm1d(6))
@@ -180,6 +264,7 @@ def test_a_layer_at_several_places_stays_one() -> None:
         (nn.Linear(2, 2), "rms", {}, "no normalisation layers"),
         (nn.Sequential(nn.LayerNorm(4)), "wn", {}, "weights"),
         (nn.Sequential(nn.LayerNorm(4)), "rsm", {}, "rms"),
+        (nn.Sequential(nn.LayerNorm(4)), norms.ByRole(name="by_role", roles={"query": "ln"}), {}, "no query"),
         (nn.Sequential(nn.LayerNorm(4)), "rms", {"axis": 1}, "axis"),
         (nn.Sequential(nn.LayerNorm(4)), "rms", {"impl": "quick"}, "impl"),
     ],
