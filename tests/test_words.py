@@ -43,6 +43,7 @@ def test_every_other_name_is_of_a_norm_and_one_of_the_users_keeps_its_name(tmp_p
     ("value", "expected"),
     [
         *((20, "k=20"), (1e-5, "k=1e-05"), (None, "k=null"), (True, "k=true"), ("a", "k=a"), ([1], "k=[1]")),
+        ({"a-b": "ln", -1: "rms+p=1", "c": {"d": [None, 2]}}, "k={a-b: ln, -1: 'rms+p=1', c: {d: [null, 2]}}"),
         *((np.int64(2), "k=2"), (np.float32(0.5), "k=0.5"), (Path("out"), "k=out"), (Path("a b"), "k='a b'")),
     ],
 )
@@ -72,13 +73,13 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_of_python_arrives_as_it_is(text: str, tmp_path: Path) -> None:
     (typed,) = words.overrides([words.override("data.train", text)])
-    nested = words.override("optim.texts", [text])
-    composed = OmegaConf.create({"seed": 0, "data": {"train": ""}, "optim": {"texts": []}})
+    nested = words.override("optim.texts", {"a": [text]})
+    composed = OmegaConf.create({"seed": 0, "data": {"train": ""}, "optim": {"texts": None}})
     for override in config.parse([typed, nested]):
         OmegaConf.update(composed, override.key_or_group, override.value())
     values = config.plain_values(composed)
     assert values["data"]["train"] == text
-    assert values["optim"] == {"texts": [text]}
+    assert values["optim"] == {"texts": {"a": [text]}}
     assert config.plain_values(as_config(values)) == values  # no reference is resolved when types are checked
     (tmp_path / "config.yaml").write_text(yaml_text(values))
     assert read_yaml(tmp_path / "config.yaml") == values

@@ -1,13 +1,15 @@
 """DeepNorm (Wang et al. 2022, arXiv 2203.00555): LayerNorm(a x + f(x)), with smaller initial weights in f.
 
-For a decoder of N blocks a = (2 N)^(1/4), and the weights of f are drawn smaller by the factor (8 N)^(-1/4).
+For a decoder of N blocks a = (2 N)^(1/4), and the weights of f are drawn smaller by the factor (8 N)^(-1/4), except
+those of queries and keys.
 """
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from rmsexp.norms import LN, LayerNorm, Site
+from rmsexp.norms import LN, LayerNorm, Linear, Site
 
 
 class ScaledSum(LayerNorm):
@@ -25,4 +27,13 @@ class DeepNorm(LN):
         return layer
 
     def initial_scale(self, site: Site) -> float:
-        return (8 * max(site.layers, 1)) ** -0.25 if site.role in ("value", "attention", "feed-forward") else 1.0
+        is_scaled = site.role in ("attention", "feed-forward") and not site.name.endswith((".query", ".key"))
+        return (8 * max(site.layers, 1)) ** -0.25 if is_scaled else 1.0
+
+    def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
+        layer = super().plain(name, n_in, n_out, bias=bias)
+        if name.endswith(".joint"):  # the rows of n_in queries, of keys, and of as many values
+            rows = torch.ones(n_out, 1)
+            rows[(n_out + n_in) // 2 :] = self.initial_scale(layer.site)
+            layer.initial_scale = rows
+        return layer

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -178,6 +179,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     if own_norm is not None:
         composed["norm"] = own_norm.as_config()
     config, norm, resolved = checked(composed, find)
+    if not re.fullmatch(r"[^\W\d_][\w.-]*", norm.name):
+        raise ConfigError(f"norm.name={norm.name} cannot name a folder; use a letter, then letters, digits, _, - and .")
     for path in getattr(norm, "imports", ()) if find is imported else ():
         imported(path)
     results_folder(config.results)  # raises if a file is in its place

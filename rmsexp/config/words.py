@@ -61,8 +61,8 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 def override(key: str, value: object) -> str:
     """Return the override that sets a key to a value of Python.
 
-    The value is None, a number, truth value, text or path, or a list of such values. Text is taken as it is, and
-    never as a list, a number or a reference.
+    The value is None, a number, truth value, text or path, or a list or dict of such values. Text is taken as it is,
+    and never as a list, a number or a reference.
 
     Raises: ConfigError for a value of another type, and for a key that is none.
     """

@@ -102,8 +102,8 @@ def initialise(
         parts = parameter.chunk(1 if layer is None else layer.site.blocks)
         for index, part in enumerate(parts):
             draw(part, stream(name if len(parts) == 1 else f"{name}/{index}"))
-        if layer is not None and layer.initial_scale != 1:
-            parameter.mul_(layer.initial_scale)
+        if layer is not None:
+            parameter.mul_(torch.as_tensor(layer.initial_scale, dtype=parameter.dtype, device=parameter.device))
     for module in model.modules():
         if isinstance(module, Linear) and isinstance(module.reparametrisation, WeightNorm):
             module.reparametrisation.start_from(module.weight)

@@ -322,7 +322,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.full((site.features, n_in, *kernel), float("nan")))
         self.bias = nn.Parameter(torch.zeros(site.features)) if bias else None
         self.reparametrisation = options.reparametrisation(site)
-        self.initial_scale = options.initial_scale(site)  # the factor on the weights that are drawn
+        # the factor on the weights that are drawn; a norm may set it to one for each row, (n_out, 1)
+        self.initial_scale: float | Tensor = options.initial_scale(site)
         self.norm = norm
 
     def effective_weight(self) -> Tensor:

@@ -183,7 +183,8 @@ def recorded(words: Sequence[str]) -> str:
 def value_word(key: str, value: object) -> str:
     """Return the word ``key=value`` with which Hydra sets a key to a value of Python; text arrives unchanged.
 
-    ``value``: a text, path, number, truth value, None, or list of them. Raises: TypeError if JSON cannot hold it.
+    ``value``: a text, path, number, truth value, None, or list or dict of them. Raises: TypeError if JSON cannot hold
+    it.
     """
     return f"{key}={_literal(value)}"
 
@@ -192,6 +193,8 @@ def _literal(value: object) -> str:
     """Return a value as it is written in Hydra's grammar; text has quotes if Hydra would not take it as it is."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_literal(each)}" for key, each in value.items()) + "}"
     if not isinstance(value, str | Path):
         return json.dumps(value).replace("Infinity", "inf")
     text = str.__str__(value) if isinstance(value, str) else str(value)

@@ -131,10 +131,12 @@ class Task(TaskBase):
     def build(self, norm: Norm) -> nn.Module:
         refuse_batch_statistics(norm)
         size = self.config.model
-        acting = (norm.at(role=role).value(role, size.head_width) for role in ("query", "key"))
-        if size.qk_norm and all(isinstance(layer, Identity) for layer in acting):
-            raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} leaves queries and keys as they are")
-        return LanguageModel(norm, self.vocabulary, size).to(self.device)
+        model = LanguageModel(norm, self.vocabulary, size)
+        for key, sites in {"qk_norm": ("query", "key"), "v_norm": ("value",), "embedding_norm": ("start",)}.items():
+            layers = [layer for name, layer in model.named_modules() if name.rpartition(".")[2] in sites]
+            if getattr(size, key) and all(isinstance(layer, Identity) for layer in layers):
+                raise ValueError(f"model.{key}=true has no effect: norm={norm.name} changes nothing there")
+        return model.to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)

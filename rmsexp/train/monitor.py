@@ -1,8 +1,8 @@
 """What each norm of a model sees during training (``monitor=true``), for the file ``layers.csv`` of a run."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,21 @@ class Seen:
         }
 
 
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Context after which the model has the buffers of before, with their values."""
+    owners = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffers, before in owners:
+            buffers.update(before)  # batch norms replace theirs in longer sequences
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
+
+
 class Watch(TorchFunctionMode):
     """Context that counts saturated values of tanh and erf, for the layer whose norm was called last."""
 
@@ -68,8 +83,8 @@ class Monitor:
     """Collects what the norms of a model see: a row per layer, at the first evaluation in each ``PERIOD`` of steps.
 
     The quantities are those of the next step's first micro-batch. A forward and a backward pass without fused kernels
-    compute them, and change nothing of the training. Vectors at padding are left out. Of feature maps a vector is a
-    channel of an image.
+    compute them, and the buffers of the model, such as running statistics, are then as they were. Vectors at padding
+    are left out. Of feature maps a vector is a channel of an image.
 
     ``path``: the folder of the run, whose rows up to step ``evaluated`` are kept.
     """
@@ -94,8 +109,9 @@ class Monitor:
         """Return by name the ``QUANTITIES`` of each norm layer that ``objective()`` calls, in order of the calls."""
         found, watch = dict[Normaliser, Seen](), Watch()
 
-        def look(layer: Normaliser, arguments: tuple[Tensor, ...], options: Mapping[str, Any]) -> None:
-            (x,), mask = arguments, options.get("mask")
+        def look(layer: Normaliser, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            given = dict(zip(("x", "mask"), arguments, strict=False)) | options  # by position or by name
+            x, mask = given["x"], given.get("mask")
             watch.layer = found.setdefault(layer, Seen())
             if x.requires_grad:
                 x.register_hook(lambda of_x, to=watch.layer.gradients: to.append(of_x.float().square().sum()))
@@ -104,6 +120,7 @@ class Monitor:
 
         names = {m: name for name, m in self.model.named_modules() if isinstance(m, Normaliser) and m.is_site}
         with ExitStack() as stack:
+            stack.enter_context(kept_buffers(self.model))
             for layer in names:
                 stack.callback(layer.register_forward_pre_hook(look, with_kwargs=True).remove)
             fused: list[Any] = [module for module in self.model.modules() if getattr(module, "fused", False)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -76,15 +77,17 @@ def code() -> str:
 def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, bytes]:
     """Return the sources of the user's own modules whose classes a config names, by the names of the modules.
 
-    The modules of this package are left out. The sources are those that this process has imported; with ``edited``,
-    they are as the files are now.
+    A class is named under ``_target_`` or, for :class:`rmsexp.norms.ModuleNorm`, as the option ``module`` of a norm,
+    also of one inside by_role. Modules of ``LIBRARIES``, whose versions a session has, are left out. The sources are
+    those that this process has imported; with ``edited``, they are as the files are now.
     """
-    targets = [str(value) for key, value in flatten(resolved).items() if key.endswith("_target_")]
-    names = {name.rpartition(".")[0] for name in targets}  # of "my_norm.MyNorm", "my_norm"
+    words = "\n".join(f"{key}={value}" for key, value in flatten(resolved).items())
+    paths = re.findall(r"^(?:.*_target_|norm\.(?:.*\+)?module)=([\w.]+)", words, re.MULTILINE)
+    names = {path.rpartition(".")[0] for path in paths}  # of "my_norm.MyNorm", "my_norm"
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
     sources = {}
     for name, path in ((name, Path(file)) for name, file in files.items() if file):
-        if not path.is_relative_to(PACKAGE):
+        if name.partition(".")[0] not in LIBRARIES:
             source = None if edited else classes.sources.get(sys.modules[name])
             sources[name] = path.read_bytes() if source is None else source
     return sources

@@ -219,10 +219,8 @@ class Stepper:
             return checked(self.task.objective(self.model, batch, noise), Objective, "objective")
 
     def loss(self, step: int, batch: Any) -> Tensor:
-        """Return the objective of a step's first micro-batch, without changing anything of the training."""
-        objective = self._objective(step, 0, batch, hold=True)
-        self._held.clear()
-        return objective.loss
+        """Return the objective of a step's first micro-batch. Of the training it changes only buffers of the model."""
+        return self._objective(step, 0, batch, hold=False).loss
 
     def _separate(self, step: int, batches: MicroBatches, part: Part) -> None:
         """Add up the gradients and the values of micro-batches, each of which has its own objective."""

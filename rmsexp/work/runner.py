@@ -123,7 +123,7 @@ def _already(past: Past, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert past.status is not None
     notice, now = "", provenance.own_modules(job.resolved, edited=True)
-    if past.sessions and past.sessions[-1].get(record.OWN_CODE, "") != now:
+    if past.sessions and past.sessions[-1].get(record.OWN_CODE, now) != now:
         notice = "the module of your own norm or task has changed since; these numbers are of the earlier code"
     error = past.status.get("error")
     return Outcome(past.status["status"], past.step, error, already=True, notice=notice)

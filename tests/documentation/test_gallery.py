@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import documents
 from helpers.stopping import evaluate_few_images
 
 import rmsexp
 from rmsexp import config
 from rmsexp.campaign import question
+from rmsexp.models import init
+from rmsexp.models.language_model import LanguageModel, Sizes
+from rmsexp.train.randomness import stream
 
 GALLERY = documents.ROOT / "docs/gallery"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.py"))
@@ -61,6 +65,18 @@ def test_the_norm_that_knows_the_step_is_continued_bit_by_bit(tmp_path: Path) ->
         rows.append([json.dumps({**row, "seconds": 0}) for row in found.metrics if row["split"] == "train"])
     assert rows[0] == rows[1]
     assert config.options("norm", str(GALLERY))
+
+
+def test_deepnorm_scales_the_weights_of_values_but_not_those_of_queries_and_keys() -> None:
+    models = []
+    for name in ("ln", "deepnorm"):
+        norm = config.job([f"norm={name}"], str(GALLERY)).norm
+        models.append(LanguageModel(norm, 5, Sizes(width=16, layers=2, heads=4, kv_heads=2, inner=12)))
+        init.initialise(models[-1], init.lecun_normal, lambda name: stream(0, name))
+    plain, ours = (model.layers[0] for model in models)
+    rows = (ours.attention.joint.weight / plain.attention.joint.weight).mean(1)
+    torch.testing.assert_close(rows, torch.tensor([1.0] * (16 + 8) + [0.5] * 8))  # 16^(-1/4) = 0.5
+    torch.testing.assert_close(ours.feed_forward.up.weight, plain.feed_forward.up.weight / 2)
 
 
 @pytest.mark.parametrize("path", sorted(GALLERY.glob("campaign/*.yaml")), ids=lambda path: path.stem)

@@ -119,3 +119,9 @@ def test_a_norm_object_is_run_and_named(tmp_path: Path) -> None:
     eps = config.job(["task=language_model", "norm=rms"]).norm.eps
     assert run(norms.RMS(name="rms", eps=eps)).folder.parent.name == "rms"
     assert run(norms.RMS(name="rms", eps=0.5)).run["norm"] == "rms"
+
+
+@pytest.mark.parametrize("name", ["my/norm", "..", "a b", "rms+p", "2", ""])
+def test_the_name_of_a_norm_is_that_of_a_folder(name: str) -> None:
+    with pytest.raises(config.ConfigError, match=r"^norm\.name="):
+        config.job(["norm=rms"], own_norm=norms.RMS(name=name))

@@ -232,6 +232,8 @@ def test_logits_that_are_not_finite_give_no_text() -> None:
         ("model.qk_norm", ["norm=none", "model.qk_norm=true"]),
         ("model.qk_norm", ["norm=wn", "model.qk_norm=true"]),
         ("model.qk_norm", ["norm=by_role", "norm.roles={query: none, key: none}", "model.qk_norm=true"]),
+        ("model.v_norm", ["norm=none", "model.v_norm=true"]),
+        ("model.embedding_norm", ["norm=by_role", "norm.roles={embedding: none}", "model.embedding_norm=true"]),
         ("norm.eval", ["norm=bn", "norm.eval=batch"]),
         ("norm.eval", ["norm=mean_only_bn", "norm.eval=batch"]),
     ],
@@ -241,8 +243,9 @@ def test_what_has_no_effect_or_no_meaning_is_refused(key: str, words: list[str])
         make(*words)
 
 
-def test_queries_and_keys_may_be_all_that_is_normalised() -> None:
-    _, model = make("norm=by_role", "norm.default=none", "norm.roles={query: ln, key: ln}", "model.qk_norm=true")
+@pytest.mark.parametrize("chosen", ["norm.roles={query: ln, key: ln}", "norm.depths={0: ln}"])
+def test_queries_and_keys_may_be_all_that_is_normalised(chosen: str) -> None:
+    _, model = make("norm=by_role", "norm.default=none", chosen, "model.qk_norm=true", "model.placement=none")
     assert any(type(layer).__name__ == "LayerNorm" for layer in model.modules())
 
 

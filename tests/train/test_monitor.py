@@ -71,6 +71,14 @@ def test_of_feature_maps_a_vector_is_a_channel(tmp_path: Path) -> None:
     assert found["saturated"] is None
 
 
+@pytest.mark.parametrize("call", [lambda norm, x, mask: norm(x, mask), lambda norm, x, mask: norm(x=x, mask=mask)])
+def test_arguments_may_be_given_by_position_or_name(call: Any, tmp_path: Path) -> None:
+    norm, x = norms.RMS(name="rms").value("a", 4), torch.randn(2, 3, 4, requires_grad=True)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    (found,) = Monitor(norm, tmp_path, -1).observe(lambda: call(norm, x, mask).sum()).values()
+    assert found["rms"] == pytest.approx(float(x.detach()[mask].square().mean().sqrt()))
+
+
 @pytest.mark.parametrize("kind", [GRU, LSTM])
 def test_layers_of_fused_recurrences_are_seen_as_those_of_eager_ones(kind: type, tmp_path: Path) -> None:
     x, found = torch.randn(3, 4, 5), []
@@ -104,10 +112,14 @@ def test_only_layers_that_a_norm_may_normalise_are_listed(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize(
-    ("task", "norm"), [("language_model", "dyt"), ("order_embedding", "bn"), ("attentive_reader", "rms")]
+    ("task", "norm"),
+    [
+        *(("language_model", "dyt"), ("order_embedding", "bn"), ("attentive_reader", "bn")),
+        ("language_model", norms.ModuleNorm(name="module", module="torch.nn.BatchNorm1d")),  # it counts batches
+    ],
 )
 def test_no_bit_of_the_training_changes_and_a_continued_run_has_the_same_rows(
-    task: str, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, norm: str | norms.Norm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "PERIOD", 2)
 

@@ -150,17 +150,25 @@ def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypat
     assert provenance.git.__wrapped__() == {"commit": None, "dirty": None}
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"_target_": "own_norm.Own"},
+        {"_target_": "rmsexp.norms.ModuleNorm", "module": "own_norm.Own"},
+        {"_target_": "rmsexp.norms.ByRole", "depths": {-1: "module+kwargs={module: 1}+module=own_norm.Own"}},
+    ],
+)
 def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process goes on with the code that it has imported while the file is edited."""
-    path = tmp_path / "own_norm_of_this_test.py"
+    path = tmp_path / "own_norm.py"
     path.write_text("class Own: pass")
     monkeypatch.syspath_prepend(tmp_path)
-    built_in, own = {"_target_": "rmsexp.norms.RMS"}, {"_target_": f"{path.stem}.Own"}
+    built_in = {"_target_": "rmsexp.norms.RMS"}
 
     def digest(edited: bool = False) -> str:
-        classes.imported(own["_target_"])
+        classes.imported("own_norm.Own")
         return provenance.own_modules({"task": built_in, "norm": own}, edited)
 
     monkeypatch.delitem(sys.modules, path.stem, raising=False)
@@ -171,7 +179,8 @@ def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
     assert digest(edited=True) != before
     monkeypatch.delitem(sys.modules, path.stem)  # as in a new process
     assert digest() == digest(edited=True) != before
-    assert provenance.own_modules({"norm": built_in}) == provenance.own_modules({"_target_": None}) == ""
+    for without in ({"norm": built_in}, {"_target_": None}, {"norm": {"module": "torch.nn.GroupNorm"}}):
+        assert provenance.own_modules(without) == ""
 
 
 # --- the device
