@@ -67,12 +67,6 @@ def running(results: Path) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def wait_for_the_end(results: Path) -> None:
-    """Wait until no process trains any more: some go on after the command that started them."""
-    while any(Path(f"/proc/{process}").exists() for process, _ in running(results).values()):
-        time.sleep(POLL_SECONDS)
-
-
 def starts(results: Path) -> dict[str, list[int]]:
     """Return the steps at which the sessions of each run began, by the run's folder below ``results``."""
     sessions = {path.parent: json.loads(path.read_text())["sessions"] for path in sorted(results.rglob("run.json"))}
@@ -310,7 +304,9 @@ def stopped_sweep(times: int, root: Path, rng: random.Random, words: Sequence[st
             process.send_signal(signum)
             stops += 1
         print(f"{number + 1:4}  {signum.name:8} after step {step}: exit status {process.wait()}", flush=True)
-        wait_for_the_end(results)
+        # some runs go on after the command that started them
+        while any(Path(f"/proc/{pid}").exists() for pid, _ in running(results).values()):
+            time.sleep(POLL_SECONDS)
     status = typed(command, results).wait()
     errors = [f"the last command ended with status {status}"] if status else []
     return {"stops": stops, "errors": errors + compare(expected, results)}

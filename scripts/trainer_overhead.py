@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import bare_language_model
 import bare_loop
@@ -39,12 +40,14 @@ from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
 from rmsexp.train.loop import Trainer, restore
-from rmsexp.train.progress import Failures, ProgressDisplay
+from rmsexp.train.progress import Failures
 from rmsexp.train.step import WARMUP_STEPS, Stepper
 from rmsexp.train.writer import Writer
 
 PLAIN = "plain loop"
-BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
+SHARED: dict[str, Any] = {"precision": "float32", "micro_batches": 1, "compile": False}
+BARE_LOOP = SHARED | {"optim.clip": None}  # options that bare_loop.py has
+BARE_LANGUAGE_MODEL = SHARED | {  # options of the model and of the step that bare_language_model.py has
     "norm.name": "rms",
     "norm.eps": 1e-5,
     "norm.gain": True,
@@ -54,27 +57,13 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "model.qk_norm": False,
     "model.tied": True,
     "model.embedding_scale": False,
-    "precision": "float32",
-    "micro_batches": 1,
     "norm.bias": None,
     "norm.eps_inside": True,
     "optim.clipping": "global",
-    "compile": False,
-}
-BARE_LOOP = {  # options that bare_loop.py has
-    "precision": "float32",
-    "micro_batches": 1,
-    "optim.clip": None,
-    "compile": False,
 }
 BARE = {"cifar10": ("loop", BARE_LOOP), "language_model": ("language model", BARE_LANGUAGE_MODEL)}
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def update(self, *_: object) -> None: ...
-    def report_evaluation(self, *_: object) -> None: ...
+# a progress display that shows nothing
+SILENT: Any = SimpleNamespace(update=lambda *_: None, report_evaluation=lambda *_: None)
 
 
 def main() -> None:
@@ -124,12 +113,12 @@ def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], floa
         model = task.build(norm)
         with tempfile.TemporaryDirectory() as folder:
             stepper = Stepper(cfg, task, model, device)
-            files, display = RunFolder(Path(folder)), cast(ProgressDisplay, Silent())
+            files = RunFolder(Path(folder))
             identity, contention = Identity(cfg.seed, "", ""), Contention(device)
             state, clock = restore(stepper, files, identity, None, print)
             writer = Writer(files, job.series)
             writer.begin(identity, {}, {"sessions": [{"from_step": 0}]}, contention.report(), Failures())
-            trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display)
+            trainer = Trainer(stepper, state, clock, writer, contention=contention, display=SILENT)
             began = time.perf_counter()
             trainer.run()
             excluded = sum(trainer.clock.seconds[bucket] for bucket in ("warmup", "eval", "checkpoint"))

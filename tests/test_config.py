@@ -1,6 +1,7 @@
 """Command lines: the config that they compose, the folder of their run, and the mistakes in them."""
 
 import datetime
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -189,13 +190,6 @@ def test_every_combination_is_valid(task: str, norm: str, scale: str) -> None:
     job = config.job([f"task={task}", f"norm={norm}", f"scale={scale}"])
     assert (job.config.task, job.norm.name, job.setting, job.series) == (task, norm, scale, norm)
     assert job.config.max_steps == job.config.schedule.steps
-
-
-def test_recipe_and_pair_set_values() -> None:
-    job = config.job(["norm=prms"])
-    assert (job.config.model.width, job.config.data.name, job.norm.p, job.norm.eps) == (0.125, "shapes", 0.125, 1e-6)
-    assert config.job(["norm=none"]).config.optim.lr == 0.0003
-    assert config.job(["norm=prms", "norm.p=0.5"]).norm.p == 0.5
 
 
 def test_later_groups_win_and_the_command_line_wins_over_all(tmp_path: Path) -> None:
@@ -420,3 +414,20 @@ def test_a_changed_file_of_ones_own_is_read_again_in_the_same_process(tmp_path: 
         path.write_text(f"_target_: rmsexp.norms.RMS\nname: own\neps: {eps}\nimpl: eager\n")
         job = config.job(["norm=own"], str(path.parents[1]))
         assert (job.resolved["norm"]["eps"], job.series) == (eps, "own")
+
+
+def test_a_config_of_the_users_own_has_a_limited_size(tmp_path: Path) -> None:
+    """As :mod:`rmsexp.system.readers` limits it, in each folder of which Hydra reads files."""
+    for number, place in enumerate(("norm", "sweep", "recipe/order_embedding", "hydra/launcher", ".")):
+        folder = tmp_path / str(number)
+        (folder / place).mkdir(parents=True)
+        (folder / place / "own.yaml").write_text("a: &a [*a]\n")
+        with pytest.raises(config.ConfigError, match=r"own\.yaml: an alias \(\*a\) is not allowed"):
+            config.compose([], str(folder))
+    path = tmp_path / "0/norm/own.yaml"
+    with pytest.raises(ValueError, match=r"own\.yaml"):
+        classes.load_own(str(tmp_path / "0"))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(config.ConfigError, match="is not a regular file"):
+        config.compose([], str(tmp_path / "0"))

@@ -112,6 +112,12 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["norms=[]", "norms=&a [*a]", "norms={a: 1}", "tune.over=[]", "tune.runs=[]"])
+def test_a_campaign_of_no_list_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"norms must|recursion|a list stands where keys belong"):
+        question.read("quality_order_embedding", [word])
+
+
 def test_names_of_folders_differ_when_the_words_differ() -> None:
     words = [
         ["margin=1", "norms=[ln,rms]", "task=cifar10"],

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from helpers.records import write_run, write_timing
 
-from rmsexp import compare
 from rmsexp.campaign import progress
 from rmsexp.commands import report
 from rmsexp.records import record
@@ -138,15 +137,6 @@ def test_a_folder_whose_name_is_not_utf_8_is_left_out(results: Path, reported: C
     reported()
     assert len(progress.read(results).runs) == 4
     (results / "report/report.md").read_bytes().decode()
-
-
-def test_dollar_signs_of_records_are_no_formulas(tmp_path: Path) -> None:
-    for name in ("ln", "rms+x=$x^{2$_", "rms+$\\frac$"):
-        write_run(tmp_path, name, 0, steps=80)
-        write_run(tmp_path, name, 1, steps=80, setting="$\\demo$ $x^{2$_")
-    for setting in ("demo", "$\\demo$ $x^{2$_"):
-        folder = compare.draw(tmp_path, "cifar10", setting)
-        assert (folder / "curves.png").is_file()
 
 
 def test_what_a_setting_raises_is_listed_with_its_folder(

@@ -155,24 +155,6 @@ def test_a_norm_that_the_user_names_is_imported(
     assert (accepted.status, accepted.out) == (0, translated("a\n", run).out)
 
 
-def test_other_data_are_refused(run: Path, translated: Translate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rmsexp.tasks import translation
-
-    other = phrases.phrases(50, 5, 5)
-    monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: other)
-    done = translated("a\n", run)
-    done.assert_failed("was trained on other data")
-
-
-@pytest.mark.slow
-def test_a_run_of_another_task_is_refused(data_root: Path, translated: Translate, tmp_path: Path) -> None:
-    options = (f"data.root={data_root}", f"results={tmp_path}", "threads=1")
-    job = config.job([*options, "max_steps=1", "model.width=0.02", "batch_size=8"])
-    assert runner.execute(job).status == "finished"
-    done = translated("a\n", job.folder)
-    done.assert_failed(f"rmsexp: {job.folder} is a run of task=cifar10, for which this command does not work")
-
-
 @pytest.mark.slow
 def test_input_and_output_are_utf8_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command reads and writes UTF-8 although Python's streams are set to Latin-1."""

@@ -22,7 +22,6 @@ from rmsexp.data.files import (
     read_lines,
     require,
 )
-from rmsexp.tasks.language_model import DataConfig
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -75,14 +74,6 @@ def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
     message = rf"^CNN is incomplete: in {tmp_path} there is no a/b, nor 1 other files.\nUnpack it\. "
     with pytest.raises(UnavailableError, match=message):
         require("CNN", tmp_path, [tmp_path / name for name in ("a/b", "present", "c")], "Unpack it.")
-
-
-def test_own_files_are_needed_with_their_name_only() -> None:
-    paths = {"train": "a", "valid": "b", "test": "c"}
-    assert DataConfig(name="files", **paths).own_files == paths  # type: ignore[arg-type]
-    for name, wrong in (("files", {"train": "a", "test": "b"}), ("lambada", {"valid": "a"})):
-        with pytest.raises(ValueError, match=r"data\.valid"):
-            DataConfig(name=name, **wrong)  # type: ignore[arg-type]
 
 
 def test_digests_depend_on_content_and_order_and_one_of_them_on_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from rmsexp.data import DataError, UnavailableError, parallel
-from rmsexp.data.parallel import files, in_chunks, in_processes, multi30k, read_pairs, wmt14
+from rmsexp.data.parallel import files, in_processes, multi30k, read_pairs, wmt14
 from rmsexp.system import cores
 
 
@@ -181,13 +181,6 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     for pair, problem in zip(pairs, problems, strict=True):
         with pytest.raises(DataError, match=rf"{problem}\..*\n.*$"):
             list(read_pairs(*pair))
-
-
-def test_chunks_have_all_pairs_in_order() -> None:
-    pairs = [(str(number), str(-number)) for number in range(7)]
-    chunks = list(in_chunks(iter(pairs), 3))
-    assert [len(sources) for sources, _ in chunks] == [3, 3, 1]
-    assert [pair for sides in chunks for pair in zip(*sides, strict=True)] == pairs
 
 
 # Processes

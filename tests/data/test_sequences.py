@@ -79,12 +79,6 @@ def test_by_sentences_sorts_pools_and_cuts_them_into_full_batches(
         assert (np.diff(lengths[indices]) <= 0).all()
 
 
-def test_by_sentences_of_an_example() -> None:
-    lengths = np.array([5, 3, 9, 7, 1, 8, 2])
-    batches = by_sentences(lengths, np.array([6, 5, 4, 3, 2, 1, 0]), batch_size=2, pool=2)
-    assert [batch.tolist() for batch in batches] == [[5, 3], [6, 4], [2, 0], [1]]
-
-
 @settings(deadline=None)
 @given(sentences, st.integers(1, 200), sizes)
 def test_by_tokens_ends_a_batch_only_where_one_more_sentence_would_exceed_the_limit(
@@ -131,17 +125,6 @@ def literal_toolkit(sources: list[int], targets: list[int], tokens: int, pool: i
     return used
 
 
-def test_by_tokens_carried_of_an_example() -> None:
-    """Pools of three pairs; a batch has fewer than 12 positions, and one of its sides at least 6 tokens.
-
-    Pool 1 is pairs 0, 1, 2. Pair 2 would make it 12 positions; alone it has 4 tokens, so it is carried over. Pool 2 is
-    pairs 2, 3, 4, of which 3 is carried over. Pool 3 is pairs 3 and 5, which has 12 positions by itself; 3 is left out.
-    """
-    sources, targets = np.array([3, 1, 4, 5, 2, 12]), np.array([3, 3, 1, 4, 2, 1])
-    pools = by_tokens_carried(sources, targets, np.arange(6), tokens=12, pool=3)
-    assert [[batch.tolist() for batch in batches] for batches in pools] == [[[0, 1]], [[4, 2]], [[5]]]
-
-
 @settings(deadline=None)
 @given(sentence_pairs, st.integers(1, 300), sizes)
 def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]], tokens: int, pool: int) -> None:
@@ -155,12 +138,6 @@ def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]]
 # Arrays of a batch
 
 sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda ids: np.array(ids, np.int32)), min_size=1)
-
-
-def test_cycled_of_an_example() -> None:
-    tokens, mask = cycled([np.array([5, 6, 7, 8, 9, 10]), np.array([5, 6]), np.array([4, 3, 2, 4, 3])], 1)
-    assert tokens.tolist() == [[5, 6, 7, 8, 9, 10], [5, 6, 1, 5, 6, 1], [4, 3, 2, 4, 3, 1]]
-    assert mask.sum(1).tolist() == [6, 2, 5]
 
 
 @pytest.mark.parametrize("fill", [padded, cycled])

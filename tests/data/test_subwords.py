@@ -6,7 +6,6 @@ import io
 import pickle
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.parallel_text import corpus, phrases
@@ -140,22 +139,6 @@ def test_impossible_vocabulary_is_refused(options: TextOptions, message: str, tm
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (("sentencpiece", 100, 0), "data.subwords=sentencpiece is not known; did you mean sentencepiece"),
-        (("moses_bpe", 0, 0), "data.vocabulary must be at least 1, got 0"),
-        (("moses_bpe", 10, -1), "data.threshold must be at least 0, got -1"),
-        (("sentencepiece", 10, 5), "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
-        (("sentencepiece", 10, 0, 0), "data.max_length must be at least 1, got 0"),
-        (("sentencepiece", 10, 0, 10, "crop"), "data.overlong=crop is not known; did you mean drop"),
-    ],
-)
-def test_options_are_checked(values: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TextOptions(*values)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
 """The command ``rmsexp``: its first word names another command, or all words describe runs."""
 
 import sys
-import tomllib
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from rmsexp.__main__ import COMMANDS, main
 from rmsexp.commands import run
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -52,8 +48,3 @@ def test_an_unknown_command_is_reported_in_one_line(
     out, err = capsys.readouterr()
     names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, swap"
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
-
-
-def test_python_m_and_the_console_script_are_the_same_function() -> None:
-    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rmsexp"]
-    assert script == f"{main.__module__}:main"

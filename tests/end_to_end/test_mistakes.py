@@ -76,7 +76,6 @@ scale=huge -> scale=huge
 -m norm=rms,rmss -> norm=rmss
 norm=layernorme -> did you mean layernorm?
 norm=null -> norm takes one of
-norm=prms norm.p=0 -> norm.p
 norm=[] -> norm takes one of
 threads=100000 -> threads
 seed=9223372036854775808 -> seed
@@ -88,7 +87,6 @@ norm.axes=2 -> norm.axes
 norm=bn norm.impl=fused -> norm.impl=eager
 norm.name=mine -> norm.name
 optim.lr=abc -> optim.lr
-optim.lr=-1 -> optim.lr
 optim=3 -> optim.lr
 optim={lr:1,zz:3} -> optim
 optim.lr.x=1 -> did you mean optim.lr?
@@ -136,10 +134,8 @@ distributed.timeout=1e15 -> distributed.timeout
 -m hydra.mode=RUN -> hydra.mode=RUN
 hydra.run.dir=x -> results=DIR
 +logger.wandb.api_key=secret -> logger.wandb.api_key
-model.init=??? -> model.init has no value
 threads=??? -> threads has no value
 norm.eps=??? -> norm.eps has no value
-norm.axes=??? -> norm.axes has no value
 norm.axes=[2,???] -> norm.axes[1] has no value
 data.root=??? -> data.root has no value
 results=??? -> results has no value
@@ -173,7 +169,6 @@ language_model data.held_out=20 -> data.held_out
 language_model data.vocabulary=1 -> data.vocabulary
 language_model data.vocabulary=300 -> data.vocabulary
 language_model data.valid=b -> data.valid
-language_model schedule.warmup=9 schedule.steps=9 -> schedule.warmup
 language_model model.placement=middle -> model.placement
 language_model model.attention_placement=middle -> model.attention_placement
 language_model optim.weight_decay=-1 -> optim.weight_decay
@@ -197,19 +192,26 @@ transformer model.layers=0 -> model.layers
 transformer model.layers=100000000 -> model.layers
 transformer micro_batches=2 -> accumulate
 transformer decoding.alpha=1000 -> decoding.alpha
+transformer decoding.alpha=-1 -> decoding.alpha
+transformer decoding.beam=0 -> decoding.beam
+transformer decoding.normalisation=lenght -> decoding.normalisation
+transformer decoding.search=zero -> decoding.search
 rnnsearch tokens=100 -> tokens
 rnnsearch label_smoothing=1 -> label_smoothing
 rnnsearch decoding.max_length=null -> decoding.max_length
 rnnsearch decoding.beam=1000000000 -> decoding.beam
 rnnsearch model.init_center=nan -> model.init_center
+rnnsearch model.init=lecun -> model.init
 rnnsearch data.name=multi30 -> did you mean multi30k?
 rnnsearch data.tests=test -> data.tests
 rnnsearch data.tests=[test2017] -> data.tests
 rnnsearch data.threshold=5 -> data.threshold
 rnnsearch data.vocabulary=1 -> data.vocabulary
 rnnsearch data.overlong=keep -> data.overlong
+rnnsearch data.subwords=sentencpiece -> did you mean sentencepiece
+rnnsearch data.subwords=moses_bpe data.threshold=-1 -> data.threshold must be at least 0
+rnnsearch data.max_length=0 -> data.max_length
 attentive_reader model.width=1 -> model.width
-attentive_reader optim.clipping=globl -> did you mean global?
 attentive_reader data.sentences=null -> data.sentences
 attentive_reader data.entities=9 -> data.entities
 order_embedding penalty=cosin -> did you mean cosine?

@@ -75,10 +75,8 @@ def test_an_option_that_does_not_fit_norm_and_task_is_refused(
 @pytest.mark.parametrize(
     ("name", "word", "message"),
     [
-        (TASKS[0], "batch_size=75", "batch_size=75 is more than the 74 training examples"),
         (TASKS[0], "data.name=cnn", "CNN is incomplete: in "),
         (TASKS[0], "data.name=top4", "/data/top4 there is no dict.pkl, "),
-        (TASKS[1], "batch_size=46", "batch_size=46 must be less than the 46 training images"),
         (TASKS[1], "data.name=coco", "there is no"),
         (TASKS[1], "data.name=flickr8k", "there is no"),
     ],

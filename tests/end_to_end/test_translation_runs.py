@@ -26,14 +26,10 @@ def main(main: Main, text_root: Path) -> Main:
     ("words", "message"),
     [
         (["data.name=files"], "data.name=files needs data.train, the path of its two files without the language"),
-        (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases has no test2018 (it has test)"),
         (["data.tests=[test,train]"], "data.tests must be test"),
         (["data.tests=[test,valid]"], "data.tests must be test"),  # because valid selects the best model
         (["data.tests=[test,test]"], "data.tests"),
-        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: data.name=multi30k needs"),
-        (["data.source=de", "data.target=en"], "data.source"),  # the synthetic text is from English to German
-        (["data.vocabulary=100000"], "data.vocabulary=100000 does not fit"),
         (["data.vocabulary=20"], "data.vocabulary=20 does not fit"),
         (["data.max_length=2"], "data.max_length=2"),
     ],

@@ -35,10 +35,6 @@ def pair(build: Callable[[norms.Norm], nn.Module], name: str, dtype: torch.dtype
     return eager, fused
 
 
-def mask_of(lengths: Tensor, time: int) -> Tensor:
-    return torch.arange(time) < lengths.unsqueeze(1)
-
-
 def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of a weighted sum of ``result``, with zeros for leaves on which it does not depend."""
     weights = draw(*result.shape, seed=30).to(result)
@@ -50,10 +46,3 @@ def close(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     for result, reference in zip(results, expected, strict=True):
         largest = max(1.0, float(reference.detach().abs().max())) if reference.numel() else 1.0
         torch.testing.assert_close(result, reference, rtol=0, atol=TOLERANCE[reference.dtype] * largest)
-
-
-def assert_autocast_widens(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Assert that results are float32 and within 10 % of those without autocast: bfloat16 rounds by about 2^-9."""
-    for result, exact in zip(results, expected, strict=True):
-        assert result.dtype is torch.float32
-        assert (result - exact).norm() < 0.1 * exact.norm()

@@ -1,6 +1,5 @@
-"""Plain images, rows of unit length and a reporter that discards its lines, for tests of image features."""
+"""Plain images and a reporter that discards its lines, for tests of image features."""
 
-import numpy as np
 from PIL import Image
 
 
@@ -9,7 +8,3 @@ def silent(_: str) -> None: ...
 
 def plain(red: int, green: int, blue: int, width: int = 40, height: int = 30) -> Image.Image:
     return Image.new("RGB", (width, height), (red, green, blue))
-
-
-def unit(row: np.ndarray) -> np.ndarray:
-    return row / np.linalg.norm(row)

@@ -41,6 +41,10 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def mask_of(lengths: Tensor, time: int) -> Tensor:
+    return torch.arange(time) < lengths.unsqueeze(1)
+
+
 def fill(module: Module, seed: int = 1) -> Module:
     """Convert the module to float64, set NaN (the initial value of weights) to 0, and add noise to every parameter.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -154,15 +153,6 @@ def test_the_toolkits_rule_equals_the_literal_search_on_many_models() -> None:
     assert len(lengths) > 10
 
 
-def test_forbid_empty() -> None:
-    model = Model(0, 5)
-    model.table[:, EOS] = 20
-    likeliest = [int(model.log_probabilities(sentence)(())[1:].argmax()) + 1 for sentence in (0, 1)]
-    options = SearchOptions(1, "length", 0, True)
-    assert model.search([0, 1], [5, 1], options) == [[likeliest[0]], [likeliest[1]]]
-    assert model.search([0, 1], [5, 1], SearchOptions(1, "length", 0, False)) == [[], []]
-
-
 def test_ties_are_broken_alike_alone_and_in_a_batch() -> None:
     model, options = Model(0, 40), SearchOptions(4, "length", 0, False)
     model.table.zero_()
@@ -203,12 +193,3 @@ def test_a_hypothesis_survives_others_whose_logits_are_not_finite(bad: float) ->
     translations = beam_search(step, state, torch.tensor([9]), FIRST, SearchOptions(3, "length", 0, True), EOS)
     assert translations == [[int(model.log_probabilities(0)(())[1:].argmax()) + 1]]
     assert len(model.rows) == 3
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("beam", 0), ("normalisation", "lenght"), ("alpha", -1.0), ("alpha", 10.1), ("search", "zero")]
-)
-def test_options_name_what_is_wrong(key: str, value: Any) -> None:
-    options: dict[str, Any] = {"beam": 5, "normalisation": "gnmt", "alpha": 0.6, "forbid_empty": True}
-    with pytest.raises(ValueError, match=f"^decoding.{key}"):
-        SearchOptions(**options | {key: value})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, weight_of, with_gain_and_shift
+from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, mask_of, weight_of, with_gain_and_shift
 from torch import Tensor, nn
 
 from rmsexp import norms
@@ -14,6 +14,7 @@ from rmsexp.models.recurrent import GRU, LSTM
 E, H, TIME = 3, 4, 5
 LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # 6 sequences have a first step, 5 a second, 4, 3 and 2 the next ones
 BATCH, LEAST = len(LENGTHS), 4  # LEAST: min_examples of the batch norms in NORMS
+MASK = mask_of(LENGTHS, TIME)
 UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
 BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
@@ -23,13 +24,6 @@ Unit = type[GRU] | type[LSTM]
 
 def make(norm: norms.Norm, unit: Unit = GRU, **options: bool) -> Any:  # Any, because tests read attributes of its norms
     return fill(unit(norm, "unit", E, H, **options))
-
-
-def mask_of(lengths: Tensor = LENGTHS, time: int = TIME) -> Tensor:
-    return torch.arange(time) < lengths.unsqueeze(1)
-
-
-MASK = mask_of()
 
 
 def initial_of(unit: Unit, batch: int = BATCH) -> tuple[Tensor, ...]:
@@ -83,7 +77,7 @@ def test_without_norm_two_directions_are_torch_s(unit: Unit, options: dict[str, 
     state = [torch.stack(parts) for parts in zip(*initial, strict=True)]
     output, _ = torch_layer(packed, state[0] if unit is GRU else tuple(state))
     expected, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)
-    real = mask_of(lengths)
+    real = mask_of(lengths, TIME)
     close(both[real], expected[real])
 
     leaves = (x, *initial[0], *initial[1])

@@ -17,14 +17,10 @@ from rmsexp.models import init
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.norms import Linear
 from rmsexp.tasks import rnnsearch
-from rmsexp.tasks.rnnsearch import INITIALISERS, ModelConfig
+from rmsexp.tasks.rnnsearch import INITIALISERS
 from rmsexp.train.randomness import stream
 
 E, H = 3, 4
-
-
-def make(norm: norms.Norm) -> Any:  # an RNNSearch; Any, because tests read attributes of its norms
-    return fill(RNNSearch(norm, SOURCES, TARGETS, embedding=E, hidden=H))
 
 
 # --- sites and sizes
@@ -122,7 +118,8 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     """Statistics exclude padding. Keys have one over all source positions, recurrences and readout one per step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
-    model, batch = make(norm), batch_of(pairs(RAGGED))
+    model: Any = fill(RNNSearch(norm, SOURCES, TARGETS, embedding=E, hidden=H))
+    batch = batch_of(pairs(RAGGED))
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -161,16 +158,6 @@ def model_of(norm: norms.Norm, name: str | None = "lecun_normal") -> RNNSearch:
     return model
 
 
-def test_standard_deviations_of_lecuns_initial_weights() -> None:
-    """Square weights are orthogonal; the others, also embeddings, have standard deviation n_in^-0.5."""
-    parameters = dict(model_of(norms.NoNorm(name="none")).named_parameters())
-    for name in ("source_embedding", "target_embedding", "first_gru.candidate_x.weight", "initial.weight"):
-        weight = parameters[name]
-        assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.05)
-    square = parameters["first_gru.candidate_h.weight"]
-    assert_close(square @ square.T, torch.eye(len(square)), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("eps", [0.0, 1e-2])
 def test_weight_norm_may_start_from_the_drawn_weights(eps: float, inverse: bool) -> None:
@@ -182,8 +169,3 @@ def test_weight_norm_may_start_from_the_drawn_weights(eps: float, inverse: bool)
             assert_close(kept.get_submodule(name).effective_weight(), layer.weight)  # type: ignore[operator]
             lengths = unit.get_submodule(name).effective_weight().norm(dim=1)  # type: ignore[operator]
             assert_close(lengths, torch.ones_like(lengths), rtol=1e-4, atol=0)
-
-
-def test_an_unknown_initialiser_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.init=lecun"):
-        ModelConfig(init="lecun")

@@ -289,16 +289,6 @@ def test_in_training_with_autocast_checkpointing_and_copies() -> None:
         assert torch.equal(one, same)
 
 
-@pytest.mark.parametrize("names", [("scale", "offset"), ("gamma", "beta")])
-def test_states_with_other_names_of_gain_and_bias(names: tuple[str, str]) -> None:
-    gain, bias = torch.arange(6.0), torch.ones(6)
-    layer = norms.LayerNorm(6)
-    layer.load_state_dict(dict(zip(names, (gain, bias), strict=True)))
-    assert torch.equal(torch.stack([*layer.parameters()]), torch.stack([gain, bias]))
-    with pytest.raises(RuntimeError, match="bias"), pytest.warns(match="bias=False"):
-        layer.load_state_dict({"g": gain})
-
-
 @pytest.mark.parametrize("impl", ["eager", "fused"])
 def test_a_converted_model_can_be_compiled_and_distributed(impl: str) -> None:
     model = other("Llama")

@@ -246,7 +246,7 @@ def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module]) -
     rms, ln = (wrap(layer(N)) for layer in (norms.RMSNorm, norms.LayerNorm))
     with pytest.raises(RuntimeError, match=r"Unexpected key.*bias"):
         rms.load_state_dict(wrap(nn.LayerNorm(N)).state_dict())
-    with pytest.raises(RuntimeError, match=r"Missing key.*bias"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*bias"), pytest.warns(match="bias=False"):
         ln.load_state_dict(wrap(nn.RMSNorm(N)).state_dict())
     gain = torch.arange(N).float()
     for layer in (rms, ln):
@@ -257,15 +257,14 @@ def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module]) -
     wrap(norms.LayerNorm(N, bias=False)).load_state_dict(wrap(nn.RMSNorm(N)).state_dict())
 
 
-def test_the_authors_names_of_parameters_are_known() -> None:
+@pytest.mark.parametrize(("weight", "bias"), [("scale", "offset"), ("gamma", "beta")])
+def test_other_names_of_gain_and_bias_are_known(weight: str, bias: str) -> None:
     gain, shift = draw(2, N).float()
     model = nn.Sequential(norms.RMSNorm(N, bias=True), norms.RMSNorm(N))
-    state = {"0.scale": gain, "0.offset": shift, "1.scale": gain}
+    state = {f"0.{weight}": gain, f"0.{bias}": shift, "1.g": gain}
     model.load_state_dict(state)
-    assert torch.equal(model[0].weight, gain)
-    assert torch.equal(model[0].bias, shift)
-    assert torch.equal(model[1].weight, gain)
-    assert list(state) == ["0.scale", "0.offset", "1.scale"]
+    assert torch.equal(torch.stack([*model.parameters()]), torch.stack([gain, shift, gain]))
+    assert list(state) == [f"0.{weight}", f"0.{bias}", "1.g"]
 
 
 def test_a_parametrised_bias_is_no_missing_bias() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from helpers.records import write_run
 
 from rmsexp.commands import result
 from rmsexp.records import record
-from rmsexp.system import atomic, lock, readers
+from rmsexp.system import atomic, readers
 
 HOLDER = """
 import sys
@@ -141,25 +139,6 @@ def test_write_atomic_replaces_the_file_or_leaves_it_as_it_was(
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"file": "old"}
 
 
-def test_a_second_process_is_refused_and_learns_which_process_writes(
-    folder: record.RunFolder, holder: subprocess.Popen[str]
-) -> None:
-    assert folder.is_locked()
-    message = f"{folder.path} is being written by another process .id {holder.pid} on "
-    with pytest.raises(lock.RunLockedError, match=message), folder.locked():
-        pass
-    with record.RunFolder(folder.path.with_name("seed1")).locked():
-        pass
-
-
-def test_sigkill_frees_the_lock(folder: record.RunFolder, holder: subprocess.Popen[str]) -> None:
-    holder.send_signal(signal.SIGKILL)
-    assert holder.wait() == -signal.SIGKILL
-    assert not folder.is_locked()
-    with folder.locked():
-        assert folder.lock_path.read_text() == f"{os.getpid()} on {platform.node()}"
-
-
 def test_moving_the_folder_aside_keeps_its_lock_and_its_content(folder: record.RunFolder) -> None:
     for number in range(2):
         folder.path.mkdir(exist_ok=True)
@@ -226,18 +205,6 @@ def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str,
         atomic.write_json(folder.status_path, content)
         with pytest.raises(ValueError, match=rf"{folder.status_path} has changed since it was written"):
             folder.read_status()
-
-
-def test_a_run_that_lost_its_lock_writes_no_more(folder: record.RunFolder) -> None:
-    with folder.locked():
-        folder.append(ROWS[:1])
-        folder.write_status("running", 0)
-        folder.lock_path.unlink()
-        for write in (lambda: folder.append(ROWS[1:]), lambda: folder.write_status("finished", 1), folder.check_lock):
-            with pytest.raises(lock.RunLockedError, match="was deleted or replaced"):
-                write()
-    assert folder.read_metrics() == (ROWS[:1], None)
-    assert folder.read_status()["status"] == "interrupted"
 
 
 @pytest.mark.parametrize("name", [record.RUN, record.STATUS, record.METRICS])

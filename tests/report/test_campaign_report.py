@@ -82,13 +82,3 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
     assert set(runs) == {f"campaign {name}" for name in names}
     (panel,) = reported.charts["differences"].panels
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
-
-
-@pytest.mark.usefixtures("unwritten_figures")
-def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Campaign().write(tmp_path)
-    Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
-    report.run(tmp_path)
-    problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json: it has no"
-    assert problem in capsys.readouterr().err
-    assert problem in (tmp_path / "report/report.md").read_text()

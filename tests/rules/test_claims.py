@@ -110,12 +110,6 @@ def test_a_verdict_says_whether_a_is_better_or_worse_than_b() -> None:
     assert [verdict(claim("equivalence"), *runs(by)).against_zero for by in (-0.5, 0, 0.5)] == ["worse", "", "better"]
 
 
-def test_the_better_direction_of_the_metric_counts() -> None:
-    a, b = runs(0.5)
-    assert verdict(claim("superiority"), a, b, "min").outcome == "refuted"
-    assert verdict(claim("superiority"), b, a, "min").outcome == "supported"
-
-
 def test_equal_differences() -> None:
     same = [1.0, 2.0, 3.0]
     assert verdict(claim("equivalence"), same, same).outcome == "supported"

@@ -60,16 +60,6 @@ def test_intervals_of_equal_times_contain_one_as_often_as_stated(rounds: int) ->
     assert sum(interval.low <= 1 <= interval.high for interval in intervals) >= 278
 
 
-def test_correlated_rounds_have_wider_intervals() -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.02, 60)
-    slow = np.repeat(noise[:20], 3)  # three rounds in succession are alike
-    shuffled = rng.permutation(slow)
-    ones = np.ones(60)
-    assert paired_ratio(np.exp(slow), ones).ratio == paired_ratio(np.exp(shuffled), ones).ratio
-    assert paired_ratio(np.exp(slow), ones).width > 1.4 * paired_ratio(np.exp(shuffled), ones).width
-
-
 def test_over_processes_is_a_t_interval_of_logarithms() -> None:
     ratios = [0.90, 0.93, 0.91, 0.95, 0.89, 0.92]
     interval = over_processes(ratios)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp.system.files import NotRegularError
 from rmsexp.system.lock import Lock, RunLockedError, is_locked, locked
 
 
@@ -67,12 +66,6 @@ def test_on_a_file_system_without_locks_nobody_holds_one(
     with pytest.raises(OSError, match=rf"cannot be written or locked \({reason}\)"), lock.held():
         pass
     assert not is_locked(lock.path)
-
-
-def test_a_pipe_in_the_place_of_the_file_is_not_locked(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "lock")
-    with pytest.raises(NotRegularError), locked(tmp_path / "lock"):
-        pass
 
 
 # --- runs

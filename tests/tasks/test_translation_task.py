@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import close, draw
+from helpers.sites import draw
 from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of
 from helpers.translation_models import RAGGED, TARGETS, batch_of, pairs
 from helpers.translation_tasks import TASKS, TRAIN, make
@@ -117,14 +117,6 @@ def test_a_transformers_batches(text_root: Path) -> None:
     assert pools[0] == pools[1]  # the same batches in the same pools
     assert all(sum(map(len, pool)) == 100 for pool in pools[0][:3])
     assert [pairs_of(batch) for batch in epochs[0]] != [pairs_of(batch) for batch in epochs[1]]
-
-
-def test_a_sentence_longer_than_the_limit_is_a_batch_of_its_own(text_root: Path) -> None:
-    task, _ = make(text_root, "transformer", "tokens=20")
-    batches = [batch for step in steps_of(task, 0) for batch in task.batches(step)]
-    beyond = [batch for batch in batches if max(longer_sides(batch)) > 20]
-    assert beyond
-    assert {len(batch.source) for batch in beyond} == {1}
 
 
 def test_the_toolkits_batching_carries_pairs_over_and_steps_cross_epochs(text_root: Path) -> None:
@@ -258,12 +250,6 @@ def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Obje
     return CLASSES[task].objective(stub, model, batch, noise)
 
 
-def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
-    """Return a batch, and random logits in float32, the dtype in which losses are computed."""
-    batch = batch_of(pairs(lengths), padding=3)
-    return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
-
-
 def cross_entropy(batch: Batch, logits: Tensor, true: float, other: float) -> Tensor:
     """Return the cross-entropy of each token for target probabilities ``true`` (it) and ``other`` (each other word)."""
     hot = F.one_hot(real_targets(batch), TARGETS)
@@ -297,7 +283,8 @@ FORMULAS: dict[str, Callable[[Batch, Tensor, float], Tensor]] = {"rnnsearch": ne
 @SMOOTHINGS
 def test_the_objective_and_its_gradient_are_the_formula_and_the_loss_is_per_token(task: str, smoothing: float) -> None:
     """The loss is the plain cross-entropy, without smoothing."""
-    batch, logits = example()
+    batch = batch_of(pairs(RAGGED), padding=3)
+    logits = 2 * draw(len(batch.real), TARGETS, seed=1).float()  # float32 is the dtype in which losses are computed
     ours, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
     computed, expected = objective(task, ours, batch, smoothing), FORMULAS[task](batch, exact, smoothing)
     assert computed.loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -315,14 +302,3 @@ def test_second_derivatives_of_token_losses_are_refused() -> None:
     (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
     with pytest.raises(RuntimeError, match="does not require grad"):
         gradient.square().sum().backward()
-
-
-def test_token_losses_are_the_formula() -> None:
-    batch, logits = example()
-    plain, smoothed = token_losses(logits, real_targets(batch), 0.2, 0.03)
-    for losses, probabilities in ((plain, (1.0, 0.0)), (smoothed, (0.8, 0.03))):
-        close(losses.double(), cross_entropy(batch, logits.double(), *probabilities), rtol=1e-5, atol=1e-6)
-    assert torch.equal(token_losses(logits.double(), real_targets(batch), 0.2, 0.03)[1], smoothed)  # in float32
-    unsmoothed = token_losses(logits, real_targets(batch), 0.0, 0.0)
-    assert torch.equal(unsmoothed[0], plain)
-    assert torch.equal(unsmoothed[1], plain)

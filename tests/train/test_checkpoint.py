@@ -149,10 +149,6 @@ def test_a_file_that_this_package_did_not_write_is_refused(tmp_path: Path, conte
         checkpoint.load(tmp_path, IDENTITY, dict)
 
 
-def test_without_checkpoints_nothing_is_returned(tmp_path: Path) -> None:
-    assert checkpoint.load(tmp_path, IDENTITY, dict) == (None, [])
-
-
 STATE = dataclasses.asdict(State(4, 32, 4, 0.5, [[1.0, 2.0, 0.5, 8]], ["loss"], 9))
 
 

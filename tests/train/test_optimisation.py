@@ -95,10 +95,6 @@ def test_adam_skips_parameters_without_gradient_and_counts_steps_per_parameter()
 TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # standard deviations of the columns; eps is 1e-8
 
 
-def tiny_gradients(steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return (torch.randn(steps, 3, 4, generator=stream(0, "tiny"), dtype=torch.float64) * TINY).to(dtype)
-
-
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("beta2", [0.999, 0.98])
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
@@ -107,7 +103,8 @@ def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, be
     optimizer = TensorFlowAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
     b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # betas in the bias correction
     p, m, v = start.detach(), torch.zeros_like(start), torch.zeros_like(start)
-    for t, g in enumerate(tiny_gradients(30, dtype), 1):
+    tiny = torch.randn(30, 3, 4, generator=stream(0, "tiny"), dtype=torch.float64) * TINY
+    for t, g in enumerate(tiny.to(dtype), 1):
         lr = 0.003 / t
         optimizer.param_groups[0].update(lr=lr)
         parameter.grad = g.clone()
@@ -117,51 +114,6 @@ def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, be
         m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
         p = p - lr * math.sqrt(1 - b2**t) / (1 - b1**t) * m / (torch.sqrt(v) + 1e-8)
         torch.testing.assert_close(parameter.detach().double(), p, rtol=rtol, atol=rtol * 1e-3)
-
-
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": Adam,
-    "uncorrected": TensorFlowAdam,
-    "swapped": partial(TensorFlowAdam, swapped=True),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_an_optimiser_continues_from_a_saved_state(name: str, tmp_path: Path) -> None:
-    first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    optimizer = OPTIMISERS[name]([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
-    all_gradients = gradients(8, torch.float32)
-    for g in all_gradients[:4]:
-        first.grad = g.clone()
-        optimizer.step()
-    torch.save({"optimizer": optimizer.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
-    saved = torch.load(tmp_path / "x.pt", weights_only=True)
-    restored = OPTIMISERS[name]([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1.0 if name == "adam" else 1e-8)
-    restored.load_state_dict(saved["optimizer"])
-    second.data.copy_(saved["p"])
-    for g in all_gradients[4:]:
-        first.grad, second.grad = g.clone(), g.clone()
-        optimizer.step()
-        restored.step()
-        assert torch.equal(first, second)
-
-
-def test_uncorrected_adam_restarts_from_its_initial_state() -> None:
-    """Loading the initial state, as the trainer does after its warm-up, also resets the number of steps."""
-    first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
-    restarted, new = TensorFlowAdam([first], **options), TensorFlowAdam([second], **options)
-    start = copy.deepcopy(restarted.state_dict())
-    for g in tiny_gradients(3, torch.float32):
-        first.grad = g.clone()
-        restarted.step()
-    restarted.load_state_dict(start)
-    first.data.fill_(1.0)
-    for g in tiny_gradients(5, torch.float32):
-        first.grad, second.grad = g.clone(), g.clone()
-        restarted.step()
-        new.step()
-        assert torch.equal(first, second)
 
 
 # The schedules of the translation tasks

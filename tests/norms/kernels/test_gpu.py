@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.fused_pairs import NORMS, close, gradients, mask_of, pair
+from helpers.fused_pairs import NORMS, close, gradients, pair
 from helpers.interpreter import only_on_gpu
 from helpers.norm_layers import FORMATS, LAYERS
 from helpers.norm_layers import pair as layer_pair
-from helpers.sites import draw, fill
+from helpers.sites import draw, fill, mask_of
 from helpers.stopping import assert_same
 from helpers.tasks import Main
 from torch import Tensor

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, mask_of, pair
-from helpers.sites import draw, fill
+from helpers.fused_pairs import NORMS, PROPERTY, Pair, close, gradients, pair
+from helpers.sites import draw, fill, mask_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -154,7 +154,9 @@ def test_autocast_computes_in_float32(name: str, unit: str) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             states = fused(x, MASK, initial_of(fused))
         results.append([states, *gradients(states, [x, *fused.parameters()])])
-    assert_autocast_widens(*results)
+    for result, exact in zip(*results, strict=True):
+        assert result.dtype is torch.float32
+        assert (result - exact).norm() < 0.1 * exact.norm()  # bfloat16 rounds by about 2^-9
 
 
 # --- norms that differ between the places of a step
