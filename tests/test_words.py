@@ -19,6 +19,7 @@ from rmsexp.system.readers import read_yaml, yaml_text
         ("norm=LayerNorm,rms_norm,batch-norm", "norm=ln,rms,bn"),
         ("norms=[RMSNorm,prmsnorm+p=0.5,wn]", "norms=[rms,prms+p=0.5,wn]"),
         ("norms=ln,rms", "norms=[ln,rms]"),
+        ("norms=[layernorm,module+class=my.RMSNorm]", "norms=[ln,module+module=my.RMSNorm]"),
         ("norm=LN", "norm=ln"),
         ("norm=rmss", "norm=rmss"),
         ("norm=mean-only-bn,NonParametric_LN", "norm=mean_only_bn,nonparametric_ln"),

@@ -110,7 +110,7 @@ class Question(Request):
             tuning_runs=dict(word.split("=", 1) for word in self.tuning_words),
             rate=self.rate,
             mode="max" if judged.metric == target.metric and target.mode == "max" else "min",
-            tuned_by=self._metric("tune.by", content.tune.by or f"valid {target.metric}", ["valid"]),
+            tuned_by=self._metric("tune.by", content.tune.by or f"valid {judged.metric}", ["valid"]),
             score=judged,
             norms=tuple(content.norms),
             ladder={key: tuple(values) for key, values in content.ladder.items()},
@@ -327,6 +327,18 @@ def _check(question: Question) -> None:
             f"tune.by is about {campaign.tuned_by.metric} and final.score about {campaign.score.metric}; rates are "
             "chosen by the metric of the claims"
         )
+    if not question.content.final.score and question.target.split == "valid":
+        metrics = f"final.score='valid {question.target.metric}' or 'test {question.target.metric}'"
+        raise config.ConfigError(f"{metrics} is needed: results of this task are on validation data, which tune rates")
     for norm in campaign.every_arm:
         question.relative_folder("final", norm, grid[0], 0)
+    if campaign.is_tuned and campaign.rules != campaign_file.OCTAVE_RULES:
+        rate, step = selection.scale(grid), selection.OCTAVE  # the rules may ask for more rates
+        for value in map(rate, (-step * selection.EXTENSIONS, 1, step * (len(grid) - 1 + selection.EXTENSIONS))):
+            try:
+                question.relative_folder("final", campaign.every_arm[0], value, 0)
+            except ValueError as error:
+                raise config.ConfigError(
+                    f"tune.over.{question.rate}: the rules may ask for {value:g}, and {error}"
+                ) from None
     question.timings()

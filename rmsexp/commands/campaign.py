@@ -34,7 +34,7 @@ from rmsexp import config
 from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import REPORTED, Parser, entry_point, number, report, value_word
+from rmsexp.system.command_line import REPORTED, Parser, ReportedError, entry_point, number, report, value_word
 from rmsexp.system.lock import RunLockedError
 
 if TYPE_CHECKING:
@@ -70,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(asked, items.Items):
                 raise config.ConfigError("only campaigns with claims are registered")
             print(f"registered  {asked.register()}")
+            stored = asked.registered()
+            if stored is not None and stored.changed is not None:
+                raise ReportedError(
+                    f"it was registered on {stored.date} with another {stored.changed}: restore that, or begin anew in "
+                    "another results folder"
+                )
             return 0
         from rmsexp.commands import summary
 

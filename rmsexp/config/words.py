@@ -84,7 +84,7 @@ def _with_names(word: str, known: Sequence[str]) -> str:
     key, sign, value = word.partition("=")
     if key == "norms" and value[:1].isalpha():
         value = f"[{value}]"
-    return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in NAMES_OF_NORMS else value)
+    return key + sign + (re.sub(r"(?<![\w.+=-])[A-Za-z][\w-]*", name, value) if key in NAMES_OF_NORMS else value)
 
 
 @cache

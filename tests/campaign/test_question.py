@@ -100,6 +100,8 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder: schedule.warmup"),
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
     (["tune.runs.seed=1"], {}, "seed"),
+    ([], {"claims": [EQUAL | {"seeds": 9}]}, "final.min_seeds"),
+    ([], {"tune": {"over": {"model.hidden": [32, 64]}, "by": "valid image_recall"}}, "the rules may ask for 38.05"),
 ]
 
 
@@ -166,7 +168,7 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(question.Question, "relative_folder", folder)
     asked = question.read(name)
-    assert checked == asked.campaign.every_arm
+    assert [*dict.fromkeys(checked)] == asked.campaign.every_arm
     assert asked.folder.name == name
     assert asked.recipe.config.evaluation == "scored"
 
@@ -180,6 +182,7 @@ def test_the_score_is_on_test_and_in_the_unit_of_tuning() -> None:
     for words, key in (
         (["task=cifar10", "data.validation=100", "tune.by=valid loss"], "tune.by is about loss"),
         (["task=attentive_reader", "final.score=test error"], "must be one of valid"),
+        (["task=attentive_reader"], "final.score='valid error'"),
         (["task=rnnsearch", "final.score=test2017 bleu"], "must be one of valid, test"),
     ):
         with pytest.raises(config.ConfigError, match=key):
@@ -268,4 +271,8 @@ def test_the_command_registers_before_any_run(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--register"]) == 0
     assert str(asked.folder / campaign_file.REGISTRATION) in capsys.readouterr().out
     assert not (asked.results / "order_embedding").exists()
+    (file,) = (tmp_path / "configs").rglob("tiny.yaml")
+    file.write_text(file.read_text().replace("margin: ", "margin: 1"))
+    assert main([*words, "--register"]) == 1
+    assert "with another claims" in capsys.readouterr().err
     assert main(["table1", "--register"]) == 2
