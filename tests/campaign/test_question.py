@@ -101,7 +101,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
     (["tune.runs.seed=1"], {}, "seed"),
     ([], {"claims": [EQUAL | {"seeds": 9}]}, "final.min_seeds"),
-    ([], {"tune": {"over": {"model.hidden": [32, 64]}, "by": "valid image_recall"}}, "the rules may ask for 38.05"),
+    ([], {"rules": 2, "tune": {"over": {"data.fold": [32, 64]}}}, "the rules may ask for 38.05"),
 ]
 
 
