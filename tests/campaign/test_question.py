@@ -101,7 +101,6 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
     (["tune.runs.seed=1"], {}, "seed"),
     ([], {"claims": [EQUAL | {"seeds": 9}]}, "final.min_seeds"),
-    ([], {"rules": 2, "tune": {"over": {"data.fold": [32, 64]}}}, "the rules may ask for 38.05"),
 ]
 
 
@@ -112,6 +111,11 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
         ask(tmp_path, *words, **changes)
     assert str(caught.value).startswith("campaign tiny: ")
     assert "\n" not in str(caught.value)
+
+
+def test_rates_that_the_rules_may_ask_for_later_are_composed_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tune\.over\.data\.fold: the rules may ask for 38\.05, and data\.fold"):
+        ask(tmp_path, rules=2, tune={"over": {"data.fold": [32, 64]}})
 
 
 @pytest.mark.parametrize("word", ["norms=[]", "norms=&a [*a]", "norms={a: 1}", "tune.over=[]", "tune.runs=[]"])
