@@ -126,7 +126,7 @@ def test_claims_are_decided_although_a_timing_fails_but_not_after_a_signal(
     monkeypatch.setattr(
         items, "asked", lambda *words: SimpleNamespace(title="", command=lambda: words[:1], timings=lambda: [asked] * 2)
     )
-    monkeypatch.setattr(summary, "conclude", given.append)
+    monkeypatch.setattr(summary, "print_verdicts", given.append)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1"]) == status
     assert record_of(tmp_path)[1]["command"] == "python -m rmsexp.campaign quality"  # of the first alone
