@@ -9,6 +9,7 @@ from typing import Self
 import pandas as pd
 import torch
 
+from rmsexp.config import expanded
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import processes as measuring
 from rmsexp.measure.new_process import without_main
@@ -93,7 +94,7 @@ def compare_steps(
     if not fresh:
         report("timed in this process only, since not all makers can be imported; put them into a module of their own")
     where = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    impl, folder = "own" if fresh else HERE, Path(results) / task / setting
+    impl, folder = "own" if fresh else HERE, expanded(results) / task / setting
     shared = (task, setting, torch.get_num_threads(), where, impl, folder)
     own = {name: OwnSteps(make, *shared) for name, make in makers.items()}
     options = TimingConfig(processes if fresh else 1, budget, reference=chosen)

@@ -1,17 +1,19 @@
 """``python -m rmsexp.swap MODULE:MODEL --batch MODULE:BATCH``: what another norm would change in your own model.
 
-MODEL() returns the model, and BATCH(step) the batch of a training step, from 0 on: a dict for model(**batch), a tuple
-for model(*batch), or a tensor. The loss is the model's output, its ``loss``, or what --loss MODULE:LOSS returns for
-(output, batch). MODULE is a module that can be imported, such as a file in this folder.
+MODEL() returns a new model each time, and BATCH(step) the batch of a training step, from 0 on: a dict for
+model(**batch), a tuple for model(*batch), or a tensor. The loss is the model's output, its ``loss``, or what
+--loss MODULE:LOSS returns for (output, batch). MODULE can be imported, such as a file in this folder.
 
 All normalisation layers are replaced, as by rmsexp.convert. Then training steps are timed, interleaved in fresh
 processes: of the model as it is, with the new norm (eager, fused, compiled), and with torch's own layers. Then the
 model is trained as it is and with the new norm, with AdamW, for a few seeds, each on the same batches. The page
-swap.html shows what was found, beside the report's curves of the runs.
+swap.html shows what was found, beside the report's curves of the runs. Earlier runs of these two, and those of other
+norms by swaps with another rate or number of steps, are moved aside, to ``seed<seed>.old<number>``.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmsexp.config import classes
+from rmsexp.config import classes, expanded
+from rmsexp.records import record
 from rmsexp.system import atomic, checks
 from rmsexp.system.command_line import ConfigError, Parser, command, entry_point, inform, number
 
@@ -241,13 +244,14 @@ def swap(
     """Measure what another norm changes in a model, write a page on it, and return what was found.
 
     Args:
-        model: Returns a new model.
+        model: Returns a new model each time.
         batch: Returns the batch of a training step, from 0 on, which is the model's input: a dict, a tuple or a tensor.
             Each seed has steps of its own.
         loss: Returns the loss of (output, batch); by default it is the output, or its attribute ``loss``.
         norm: The new norm with its options, as in ``prms+p=0.5``.
         where, config_dir: Which layers are replaced, and a folder of your own norms, as for :func:`rmsexp.convert`.
-        name: The name of the model. All is written to ``<results>/<name>/own``.
+        name: The name of the model. All is written to ``<results>/<name>/own``. Earlier runs there of these two models,
+            and those of other norms by swaps with another lr or number of steps, are moved aside.
         steps, seeds, lr: Steps and number of seeds of the training with AdamW, and its learning rate.
         processes, budget: Number of the processes that time steps, and seconds for all of them.
         device: By default the GPU if there is one.
@@ -259,6 +263,7 @@ def swap(
     from jinja2 import Environment
 
     from rmsexp.commands.compare_steps import compare_steps
+    from rmsexp.records.frames.load import options
     from rmsexp.report import draw
     from rmsexp.train.recorder import Recorder
 
@@ -266,8 +271,20 @@ def swap(
         checks.at_least(key, value, least)
     checks.positive("lr", lr)
     used = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own = UserModel(model, batch, loss, where, config_dir, lr, used)
-    parameters = _parameters(own.build(AS_IS, "eager")[0])
+    if torch.device(used).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch sees no CUDA device here; use --device cpu")
+    first, second = (model, model) if isinstance(model, torch.nn.Module) else (model(), model())
+    if not isinstance(first, torch.nn.Module) or not set(first.parameters()).isdisjoint(second.parameters()):
+        raise ConfigError("model must be a function without arguments that returns a new nn.Module each time")
+    parameters = _parameters(first)
+    del first, second  # large ones would take memory from the processes that time steps
+    try:
+        inspect.signature(batch).bind(0)
+    except TypeError as error:
+        raise ConfigError(f"batch must be a function of the step: {error}") from None
+    except ValueError:  # a function written in C tells no signature
+        pass
+    own, results = UserModel(model, batch, loss, where, config_dir, lr, used), expanded(results)
     converted, done = own.build(norm, "eager")
     if done is None or not done.replaced:
         raise ValueError(f"no layer can be replaced; {done}")
@@ -279,7 +296,12 @@ def swap(
     makers |= {f"{norm} {form}": partial(own.timed, norm, form) for form in dict.fromkeys(("eager", impl, "compiled"))}
     makers |= {each: partial(own.timed, each, "eager") for each in TORCHS if own.can_be(each, "eager")}
     times = compare_steps(makers, name, results=results, processes=processes, budget=budget, device=used, report=report)
-    losses = {}
+    losses, config = {}, {"swap.lr": lr, "swap.steps": steps}
+    for folder in list(record.find_runs(results / name / "own")):  # the page would show what cannot be compared
+        earlier = {key: value for key, value in options(folder).items() if key in config}
+        if folder.parent.name in (AS_IS, norm) or earlier not in ({}, config):
+            with (files := record.RunFolder(folder)).locked():
+                files.move_aside()
     recorded: dict[str, Any] = {"results": results, "target": ("train", "loss", "min"), "device": used, "force": True}
     for label, form in ((AS_IS, "eager"), (norm, impl)):
         runs = []
@@ -287,10 +309,10 @@ def swap(
             report(f"training {label}, seed {seed}: {steps} steps")
             torch.manual_seed(seed)
             step = own.trainer(label, form)
-            with Recorder(name, label, seed, **recorded) as recorder:
+            with Recorder(name, label, seed, config=config, **recorded) as recorder:
                 runs.append(_train(own, step, recorder, seed, steps))
         losses[label] = np.array(runs)
-    drawn = draw(Path(results), name, "own")
+    drawn = draw(results, name, "own")
     found = Swap(norm, impl, done, sizes, times, losses, drawn.with_name("swap.html"))
     environment, next_command = Environment(autoescape=True), command("rmsexp.report", str(results))
     atomic.write_atomic(found.page, environment.from_string(PAGE).render(found=found, command=next_command))
@@ -321,7 +343,7 @@ def _train(own: UserModel, step: Callable[[Any], Tensor], recorder: Recorder, se
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.swap", description=__doc__)
-    parser.add_argument("model", metavar="MODULE:MODEL", help="returns the model")
+    parser.add_argument("model", metavar="MODULE:MODEL", help="returns a new model each time")
     parser.add_argument("--batch", metavar="MODULE:BATCH", required=True, help="returns the batch of a step")
     parser.add_argument("--loss", metavar="MODULE:LOSS", help="returns the loss of (output, batch)")
     parser.add_argument("--norm", default="rms", help="the new norm, with options as in prms+p=0.5 (%(default)s)")
@@ -342,6 +364,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(argv))
     classes.make_importable(".")
     paths = {key: path for key in ("model", "batch", "loss") if (path := options.pop(key))}
+    if wrong := [path for path in paths.values() if ":" not in path]:
+        raise ConfigError(f"{wrong[0]} names no function; write MODULE:FUNCTION")
     own: dict[str, Any] = {key: classes.imported(path.replace(":", ".")) for key, path in paths.items()}
     found = swap(**own, **options)
     print(found, f"page    {found.page}", sep="\n")

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedD
 
 from rmsexp.system import atomic
 from rmsexp.system.checks import MOST
+from rmsexp.system.clock import BUCKETS
 from rmsexp.system.command_line import command
 from rmsexp.system.files import open_regular, read_regular
 from rmsexp.system.lock import Lock, is_locked
@@ -37,6 +38,9 @@ Row = dict[str, Any]
 
 OLD_SPLITS = {"interim": "valid_sample"}  # names in records until 29 November 2026
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
+IDENTITY = ("folder", "task", "setting", "series", "seed")  # columns of a frame of metrics that say of which run
+# what a row or a frame of metrics has besides metrics, none of which can have such a name
+NO_METRICS = (*IDENTITY, "split", "step", "seconds", "time", *(f"seconds_{bucket}" for bucket in BUCKETS))
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
 OWN_CODE: Final = "own_code"  # the key of a session with the digest of the user's own modules, if there are any
 TRAINED: Final = "trained"  # the key of a session, which is false if it took no step

@@ -1,6 +1,8 @@
 """Record your own training loop as a run, which reports then show beside other runs: :class:`Recorder`."""
 
+import json
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -9,7 +11,7 @@ from typing import Literal, Self
 
 import torch
 
-from rmsexp.config import ConfigError
+from rmsexp.config import ConfigError, expanded
 from rmsexp.records import record
 from rmsexp.records.record import Status
 from rmsexp.rules.quantities import Quantity
@@ -47,7 +49,7 @@ class Recorder:
         setting: The name of what the runs that are compared have in common, such as their sizes.
         results: The folder of all records.
         target: Split, metric and mode ("min" or "max") of the comparison.
-        config: Values that ``config.yaml`` shall have.
+        config: Values that ``config.yaml`` shall have. Those that YAML cannot hold, such as paths, become text.
         device: Where the model is; by default the GPU if there is one.
         force: Whether a run with the same name is moved aside, to ``seed<seed>.old<number>``.
 
@@ -68,39 +70,45 @@ class Recorder:
         device: torch.device | str | None = None,
         force: bool = False,
     ) -> None:
+        seed = operator.index(seed)
         name = f"{task}/{setting}/{norm}/seed{seed}"
         if len(parts := name.split("/")) != 4 or not all(part.strip(".") for part in parts):
             raise ConfigError(f"{name} cannot be the folder of a run: task, setting and norm must be names of folders")
-        self._files = record.RunFolder(Path(results) / name)
+        self._files = record.RunFolder(expanded(results) / name)
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._config = {"task": task, "norm": norm, "seed": seed, **(config or {})}
+        values = {"task": task, "norm": norm, "seed": seed, **(config or {})}
+        plain = json.dumps(values, default=lambda x: x.item() if getattr(x, "ndim", None) == 0 else str(x))
+        self._config = yaml_text(json.loads(plain))
         self._names = {"task": task, "norm": norm.partition("+")[0], "setting": setting, "series": norm, "seed": seed}
         self._target, self._force = Target(target[0], target[1], target[2], selection=target[0]), force
         self._step, self._diverged, self._seen = 0, "", dict[tuple[str, str], None]()
         self._clock, self._contention = Clock(), Contention(self._device)
         self._running, self._lock = ExitStack(), ExitStack()
+        self._is_paused: bool | None = None  # None outside of the with statement
 
     def __enter__(self) -> Self:
-        self._lock.enter_context(self._files.locked())
-        if self._files.run_path.exists() or self._files.metrics_path.exists():
-            if not self._force:
-                self._lock.close()
-                raise ConfigError(f"{self._files.path} has a run already; force=True moves it aside")
-            self._files.move_aside()
-        self._files.path.mkdir(parents=True, exist_ok=True)
-        atomic.write_atomic(self._files.config_path, yaml_text(self._config))
-        self._session = provenance.session(self._device, 0)
-        self._write("running")
-        self._start()
+        with ExitStack() as lock:  # which is freed if the run cannot begin
+            lock.enter_context(self._files.locked())
+            if self._files.run_path.exists() or self._files.metrics_path.exists():
+                if not self._force:
+                    raise ConfigError(f"{self._files.path} has a run already; force=True moves it aside")
+                self._files.move_aside()
+            self._files.path.mkdir(parents=True, exist_ok=True)
+            atomic.write_atomic(self._files.config_path, self._config)
+            self._session = provenance.session(self._device, 0)
+            self._write("running")
+            self._start()
+            self._lock = lock.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._stop()
-        status: Status = "diverged" if self._diverged else "finished"
-        if kind is not None:
-            status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
-        self._write(status, self._diverged or (repr(error) if error is not None else None))
-        self._lock.close()
+        with self._lock:  # which is freed also if nothing can be written
+            self._stop()
+            self._is_paused = None
+            status: Status = "diverged" if self._diverged else "finished"
+            if kind is not None:
+                status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            self._write(status, self._diverged or (repr(error) if error is not None else None))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -112,7 +120,12 @@ class Recorder:
         """Record values, such as ``loss=0.5``, after ``step`` training steps.
 
         ``split``: "train", or that of an evaluation. Once one is not finite, no more are recorded: the run diverged.
+
+        Raises: RuntimeError outside of the ``with`` statement; ConfigError for a name that is taken, such as "time".
         """
+        step = operator.index(step)
+        if taken := [name for name in values if name in record.NO_METRICS]:
+            raise ConfigError(f"{taken[0]} means something else in records; give the metric another name")
         with self._paused("log"):
             self._step = max(self._step, step)
             lost = next((name for name, value in values.items() if not math.isfinite(value)), None)
@@ -127,6 +140,8 @@ class Recorder:
     @contextmanager
     def _paused(self, bucket: str) -> Iterator[None]:
         """Return a context in which the clock does not count training; within another one it changes nothing."""
+        if self._is_paused is None:
+            raise RuntimeError("a Recorder works inside its with statement only; call log and evaluating there")
         if self._is_paused:
             yield
             return

@@ -31,9 +31,11 @@ def test_makers_that_can_be_imported_are_timed_in_a_fresh_process(tmp_path: Path
 
 def test_other_makers_are_timed_in_this_process_and_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
+    monkeypatch.setenv("HOME", str(tmp_path))
     lines: list[str] = []
     makers = {"a": lambda: make_step(), "b": lambda: make_step("rms")}
-    times = rmsexp.compare_steps(makers, results=tmp_path, reference="b", budget=0.3, report=lines.append)
+    times = rmsexp.compare_steps(makers, results="~", reference="b", budget=0.3, report=lines.append)
+    assert times.folder.is_relative_to(tmp_path)
     assert "module of their own" in lines[0]
     assert set(times.rows["impl"]) == {"own, same process"}
     assert set(times.rows["reference"]) == {"b"}

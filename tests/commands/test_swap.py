@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+import rmsexp
 from rmsexp import compare
 from rmsexp.commands import swap
 from rmsexp.measure import processes
@@ -29,7 +31,13 @@ def test_the_page_says_what_was_measured(
         return work(*pickle.loads(pickle.dumps(arguments)), report)  # a new one would import torch for seconds
 
     monkeypatch.setattr(processes, "in_new_process", in_new_process)
-    place = ["--results", str(tmp_path), "--name", "tiny"]
+    # the first two are drawn as what is compared, or of another rate: they are moved aside; the third is the user's own
+    for series, seed, rate in (("as is", 7, 3e-4), ("ln", 0, 1.0), ("mine", 0, None)):
+        config = {} if rate is None else {"swap.lr": rate, "swap.steps": 10}
+        with rmsexp.Recorder("tiny", series, seed, results=tmp_path, config=config) as recorder:
+            recorder.log(10, loss=1.0)
+    monkeypatch.setattr(swap, "expanded", {Path("~"): tmp_path}.__getitem__)
+    place = ["--results", "~", "--name", "tiny"]
     quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "0.3"]
     assert swap.main([*WORDS, "--loss", OWN + "mean_square", *place, *quick, "--norm", "rms+eps=1e-6"]) == 0
     out, err = capsys.readouterr()
@@ -47,6 +55,7 @@ def test_the_page_says_what_was_measured(
     runs = compare.load(tmp_path).runs
     assert sorted(zip(runs["series"], runs["seed"], strict=True)) == [
         *(("as is", seed) for seed in range(2)),
+        ("mine", 0),
         *(("rms+eps=1e-6", seed) for seed in range(2)),
     ]
     assert set(runs["step"]) == {10}
@@ -80,15 +89,26 @@ def test_the_sentences() -> None:
     [
         ([OWN + "nothing", *WORDS[1:]], "own_steps.nothing"),
         (["no_such_module:f", *WORDS[1:]], "no_such_module"),
+        (["helpers", *WORDS[1:]], "MODULE:FUNCTION"),
         (WORDS, "--loss"),
+        ([OWN + "MODEL", *WORDS[1:]], "new nn.Module"),
+        ([OWN + "same_model", *WORDS[1:]], "new nn.Module"),
+        ([OWN + "make_step", *WORDS[1:]], "new nn.Module"),
+        ([WORDS[0], "--batch", WORDS[0]], "batch must be"),
+        ([*WORDS, "--device", "cuda"], "--device cpu"),
         ([*WORDS, "--norm", "rsm"], "rsm"),
         ([*WORDS, "--where", "nowhere"], "no layer"),
         ([*WORDS, "--steps", "1"], "steps"),
     ],
 )
 def test_mistakes_are_named_in_one_line(
-    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert swap.main([*words, "--results", str(tmp_path)]) in (1, 2)
     message = capsys.readouterr().err
     assert named in message

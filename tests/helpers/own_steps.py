@@ -1,6 +1,7 @@
 """Training steps of one's own, in a module that measuring processes can import."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import nn
@@ -25,6 +26,10 @@ def make_step(norm: str | None = None, features: int = 8) -> Callable[[], None]:
 
 def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+
+
+same_model = cache(make_model)
+MODEL = make_model()
 
 
 def make_batch(step: int) -> torch.Tensor:

@@ -2,14 +2,19 @@
 
 import json
 import math
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import rmsexp
 from rmsexp import compare
 from rmsexp.config import ConfigError
+from rmsexp.records.frames.load import options
+from rmsexp.records.record import RunFolder
 from rmsexp.system import clock
 
 
@@ -60,3 +65,32 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "mine/own/rms").glob("seed*")} == {"seed0", "seed0.old0"}
     with pytest.raises(ConfigError, match="folder"):
         rmsexp.Recorder("mine/other", "rms", results=tmp_path)
+
+
+def test_numbers_of_other_libraries_paths_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = {"data": Path("x"), "lr": np.float32(0.5), "own": {"p": torch.tensor(2), "why": None}}
+    with rmsexp.Recorder("mine", "rms", np.int64(3), results="~/r", config=config) as recorder:  # type: ignore[arg-type]
+        recorder.log(np.int64(1), loss=torch.tensor(1.0))  # type: ignore[arg-type]
+    run = compare.load("~/r").runs.iloc[0]
+    assert (run["status"], run["step"], run["seed"]) == ("finished", 1, 3)
+    found = {key: value for key, value in options(run["folder"]).items() if key not in ("task", "norm", "seed")}
+    assert found == {"data": "x", "lr": 0.5, "own.p": 2, "own.why": None}
+
+
+@pytest.mark.parametrize("name", ["seed", "seconds", "seconds_train", "time", "folder"])
+def test_a_metric_cannot_have_a_name_that_records_use(name: str, tmp_path: Path) -> None:
+    with rmsexp.Recorder("mine", "rms", results=tmp_path) as recorder, pytest.raises(ConfigError, match=name):
+        recorder.log(1, **{name: 3.0})
+
+
+def test_nothing_is_recorded_outside_of_the_with_statement_and_the_lock_is_freed(tmp_path: Path) -> None:
+    recorder, folder = rmsexp.Recorder("mine", "rms", results=tmp_path), tmp_path / "mine/own/rms/seed0"
+    with pytest.raises(RuntimeError, match="inside"):
+        recorder.log(1, loss=1.0)
+    with pytest.raises(FileNotFoundError), recorder:
+        shutil.rmtree(folder)
+    assert not RunFolder(folder).is_locked()
+    with pytest.raises(RuntimeError, match="inside"):
+        recorder.log(2, loss=1.0)
+    assert not folder.exists()

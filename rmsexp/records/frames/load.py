@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rmsexp.config.schema import flatten
+from rmsexp.config.schema import expanded, flatten
 from rmsexp.records import record
 from rmsexp.records.frames.names import FLOAT32, norm_of
 from rmsexp.records.frames.time_states import run_state
+from rmsexp.records.record import IDENTITY
 from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
@@ -35,7 +36,6 @@ RUN_COLUMNS = (
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "quantities"),
     *("predictions", "parameters", "chance"),
 )
-IDENTITY = ("folder", "task", "setting", "series", "seed")
 
 
 @dataclass(frozen=True, eq=False)  # each object is a key of its own in caches
@@ -98,10 +98,11 @@ def load(*roots: str | Path) -> Records:
     """Load every run below one of the folders ``roots``.
 
     A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
-    ``problems``. A run that lies in two of ``roots`` counts twice.
+    ``problems``. A run that lies in two of ``roots`` counts twice. A folder without runs is a problem.
     """
-    found: list[str] = []
-    folders = dict.fromkeys(folder for root in roots for folder in record.find_runs(Path(root)))
+    runs_of = {root: list(record.find_runs(expanded(root))) for root in roots}
+    found = [f"{root} contains no runs" for root, folders in runs_of.items() if not folders]
+    folders = dict.fromkeys(folder for folders in runs_of.values() for folder in folders)
     read = [_read(folder, found) for folder in folders]
     runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
     copies = _copies(runs)
@@ -223,7 +224,7 @@ def _metrics(runs: pd.DataFrame, rows_of_runs: Sequence[Sequence[record.Row]], p
     values = {"step": _floats([row["step"] for row in rows])}
     values |= {"time": sum((seconds[bucket] for bucket in clock.TIMED), np.zeros(len(rows)))}
     values |= {f"seconds_{bucket}": seconds[bucket] for bucket in seconds}
-    others = dict.fromkeys(key for row in rows for key in row if key not in ("split", "seconds", *values))
+    others = dict.fromkeys(key for row in rows for key in row if key not in record.NO_METRICS)
     values |= {key: _floats([row.get(key) for row in rows]) for key in others}
     for name, column in values.items():
         is_count = name in ("step", "epoch", "examples", "predictions", "time") or name.startswith("seconds_")

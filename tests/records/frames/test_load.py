@@ -29,6 +29,7 @@ def test_load_returns_one_row_per_run_and_one_per_event(results: Path) -> None:
 
 def test_a_folder_without_runs_gives_empty_frames(tmp_path: Path) -> None:
     records = load(tmp_path / "missing")
+    assert [str(tmp_path / "missing") in problem for problem in records.problems] == [True]
     assert records.runs.empty
     assert records.metrics.empty
     assert {"folder", "time_state"} <= set(records.runs)
