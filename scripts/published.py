@@ -89,7 +89,7 @@ def reader_rows(path: Path) -> list[record.Row]:
         columns = [zip(*(stats[name] for name in lists.values()), strict=True) for lists in READER_LISTS.values()]
         for index, validation in enumerate(zip(*columns, strict=True), 1):
             for (split, lists), values in zip(READER_LISTS.items(), validation, strict=True):
-                finite = (value if math.isfinite(value) else None for value in map(float, values))
+                finite = (value if math.isfinite(value) else None for value in map(float, map(np.asarray, values)))
                 rows.append({"step": VALID_STEPS * index, "split": split} | dict(zip(lists, finite, strict=True)))
         if not rows:
             raise ValueError("its lists are empty")

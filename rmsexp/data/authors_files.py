@@ -29,10 +29,34 @@ TOP4_ORIGIN = (
 )
 TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> its name in the files
 TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
-PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to
-    *("numpy.dtype", "numpy.ndarray", "collections.OrderedDict", "collections.defaultdict", "_codecs.encode"),
-    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
-    *("__builtin__.list", "builtins.list"),
+
+
+class _Kept:
+    """Keeps what a pickle says of a type or an array; numpy would believe it, also that bytes are pointers."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.parts += state
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        shape, dtype, by_columns, data = self.parts[-4:]
+        return _numbers(dtype, data).reshape(shape, order="F" if by_columns else "C")
+
+
+def _numbers(kept: _Kept, data: str | bytes) -> np.ndarray:
+    code, _, _, _, order, *_ = kept.parts
+    if (dtype := np.dtype(order + code)).kind not in "biuf":
+        raise pickle.UnpicklingError(f"it has values of type {dtype}, which are no numbers")
+    return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, dtype)
+
+
+PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to -> what stands in for it
+    **dict.fromkeys(("collections.OrderedDict", "collections.defaultdict", "_codecs.encode")),
+    **dict.fromkeys(("__builtin__.list", "builtins.list")) | dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _Kept),
+    **{f"numpy.{core}.multiarray._reconstruct": _Kept for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray.scalar": lambda *of: _numbers(*of)[0] for core in ("core", "_core")},
 }
 
 
@@ -42,11 +66,11 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in PLAIN:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed")
-        return super().find_class(module, name)
+        return PLAIN[f"{module}.{name}"] or super().find_class(module, name)
 
 
 def unpickled(content: bytes) -> Any:
-    """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
+    """Return a pickle's plain data. np.asarray converts arrays; 8-bit strings of Python 2 are decoded as Latin-1."""
     return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 

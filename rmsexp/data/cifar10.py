@@ -21,6 +21,7 @@ import torch
 
 from rmsexp.data import DataError, Images, Report
 from rmsexp.data.files import cached, downloading, key, sha256_of
+from rmsexp.data.image_features import rgb
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 
@@ -104,8 +105,8 @@ def digest_of_folder(folder: Path) -> str:
 def from_folder(folder: Path, root: Path) -> Images:
     """Return the images of ``<folder>/train/<class>/`` and ``<folder>/test/<class>/``, as 32 x 32 pixels.
 
-    The shorter side of each image is scaled to 32 pixels, and the centre is cropped. Images are ordered by a digest of
-    their content, so that the last ones, which may become validation images, are of all classes.
+    Images are turned as EXIF says, scaled to a shorter side of 32 pixels, cropped to the centre, ordered by a digest
+    of their content, so that the last ones, which may become validation images, are of all classes.
 
     Raises: DataError if a folder or an image cannot be read, or if the classes of training and test differ.
     """
@@ -116,7 +117,7 @@ def from_folder(folder: Path, root: Path) -> Images:
 
     def make(stored: Path) -> None:
         try:
-            splits = {split: ImageFolder(folder / split) for split in ("train", "test")}
+            splits = {split: ImageFolder(folder / split, loader=rgb) for split in ("train", "test")}
             classes = [data.classes for data in splits.values()]
             if classes[0] != classes[1]:
                 raise ValueError(f"the classes of train, {classes[0]}, are not those of test, {classes[1]}")

@@ -111,7 +111,7 @@ def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None
 
 def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the file.") -> DataError:
     """Return the error for a file that cannot be opened or decoded. ``file`` is its path or a text with its path."""
-    reason = getattr(error, "strerror", None) or error or type(error).__name__
+    reason = getattr(error, "strerror", None) or " ".join(f"{type(error).__name__}: {error}".split())
     return DataError(f"{file} cannot be read ({reason}).\n{remedy}")
 
 
@@ -171,11 +171,15 @@ def _complete(folder: Path, split: str) -> list[Path]:
     return paths if paths and len(paths) == int(paths[0].stem.rpartition("-")[2]) else []
 
 
-def hub_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of Parquet files, of which little is in memory at a time."""
+def hub_rows(paths: Sequence[Path], read: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Yield ``read(row)`` of each row of Parquet files, bit by bit. Raises: DataError if a file or ``read`` fails."""
     from datasets import load_dataset  # type: ignore[import-untyped]
 
-    yield from load_dataset("parquet", data_files=[str(path) for path in paths], split="train", streaming=True)
+    for path in paths:
+        try:
+            yield from map(read, load_dataset("parquet", data_files=str(path), split="train", streaming=True))
+        except Exception as error:  # damaged files may raise any exception
+            raise unreadable(path, error, "Delete it to download it again.") from None
 
 
 def key(source: str, *parts: object) -> str:

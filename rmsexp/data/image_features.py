@@ -62,7 +62,7 @@ def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> 
     def make(temporary: Path) -> None:
         extractor, features = make_extractor(), np.empty((len(images), SIZE), dtype=np.float32)
         with ThreadPoolExecutor(WORKERS) as pool:
-            for number, row in enumerate(pool.map(lambda path: _unit(extractor(_rgb(path))), images)):
+            for number, row in enumerate(pool.map(lambda path: _unit(extractor(rgb(path))), images)):
                 if number % REPORT_IMAGES == 0:
                     report(f"{kind} features: {number:,} of {len(images):,} images")
                 features[number] = row
@@ -80,12 +80,12 @@ def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
         raise _unreadable(Path(error.filename), error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
+def _unreadable(path: Path | str, error: Exception) -> DataError:
+    return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no image files.")
 
 
-def _rgb(path: Path) -> Image:
-    """Return an image in RGB of 8 bits, turned as its EXIF orientation says."""
+def rgb(path: Path | str) -> Image:
+    """Return an image in RGB of 8 bits, turned as its EXIF orientation says. Raises: DataError if it is damaged."""
     from PIL import Image, ImageOps
 
     try:
@@ -193,7 +193,9 @@ def vgg19() -> Extractor:
 
     weights = models.VGG19_Weights.IMAGENET1K_V1
     try:
-        network = models.vgg19(weights=weights, progress=sys.stderr.isatty())
+        state = weights.get_state_dict(progress=sys.stderr.isatty(), check_hash=True, weights_only=True)
+        network = models.vgg19(init_weights=False)
+        network.load_state_dict(state)
     except Exception as error:  # errors of the network and of damaged files have many types
         raise DataError(
             f"The weights of VGG-19 cannot be read from {torch.hub.get_dir()}/checkpoints or downloaded to it "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rmsexp.data import DataError
 from rmsexp.data.files import downloading, hub_files, hub_rows, read_lines, sha256_of
@@ -112,12 +112,11 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
     pairs = {"train": train} | {split: [files[source], files[target]] for split, files in tests.items()}
     corpus = _corpus("WMT14", pairs, source, target)
 
-    def training() -> Iterator[Pair]:
-        for row in hub_rows(train):
-            line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
-            yield line, translation
+    def pair(row: dict[str, Any]) -> Pair:
+        line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
+        return line, translation
 
-    return replace(corpus, splits={**corpus.splits, "train": training})
+    return replace(corpus, splits={**corpus.splits, "train": lambda: hub_rows(train, pair)})
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:

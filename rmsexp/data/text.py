@@ -92,7 +92,7 @@ def wikitext103(root: Path) -> Text:
     files = hub_files("WikiText-103", root / "wikitext103", *WIKITEXT, names, task)
 
     def load(_: Report) -> Mapping[str, bytes]:
-        lines = [(row["text"].removesuffix("\n").encode() + b"\n" for row in hub_rows(paths)) for paths in files]
+        lines = [hub_rows(paths, lambda row: row["text"].removesuffix("\n").encode() + b"\n") for paths in files]
         return dict(zip(SPLITS, map(b"".join, lines), strict=True))
 
     return Source("WikiText-103", digest_of(chain.from_iterable(files)), False, load)

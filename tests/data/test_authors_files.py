@@ -47,9 +47,21 @@ def test_arrays_numbers_and_bytes(protocol: int, module: bytes, tmp_path: Path) 
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     content = pickle.dumps({"a": [array, np.int64(7), b"\xff", None, True]}, protocol)
     values = unpickle(tmp_path, re.sub(rb"numpy\._?core", module, content))["a"]
-    assert np.array_equal(values[0], array)
-    assert values[0].dtype == array.dtype
+    assert np.array_equal(np.asarray(values[0]), array)
+    assert np.asarray(values[0]).dtype == array.dtype
     assert values[1:] == [7, b"\xff", None, True]
+
+
+@pytest.mark.parametrize("code", [b"O8", b"V8", b"S8", b"M8"])
+def test_bytes_are_taken_for_nothing_but_numbers(code: bytes, tmp_path: Path) -> None:
+    """An array of 8 bytes whose type is said to have no pointers; numpy would read a pointer from them."""
+    content = pickle.dumps(np.array([7]), 2).replace(b"X\x02\x00\x00\x00i8", b"X\x02\x00\x00\x00" + code)
+    assert code in content
+    values = unpickle(tmp_path, content)
+    with pytest.raises(pickle.UnpicklingError, match="which are no numbers"):
+        np.asarray(values)
+    with pytest.raises(DataError, match="which are no numbers"):
+        unpickle(tmp_path, PYTHON2_FLOAT64.replace(b"U\x02f8", b"U\x02" + code))
 
 
 class Calls:
@@ -134,6 +146,7 @@ def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
         ("dict", WORDS | {"UNK": 6, "@entity0": 2}),
         ("valid4_pass", {}),
         *(("valid4_pass", rows) for rows in ([], [[]], [[0]], [[7]], [[-1]], [[1.5]], [[[1]]], [["the"]], [[3], [4]])),
+        ("valid4_pass", [np.array([3, None])]),
         ("valid4_ans", [[3, 4]]),
         ("valid4_qs", b""),
     ],

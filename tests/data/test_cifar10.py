@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.pictures import plain
+from PIL import Image
 from torchvision.datasets import CIFAR10
 
 from rmsexp.data import DataError, Images, UnavailableError, cifar10
@@ -183,3 +185,17 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         cifar10.from_folder(folder, tmp_path)
     with pytest.raises(DataError, match="nowhere"):
         cifar10.from_folder(tmp_path / "nowhere", tmp_path)
+
+
+@pytest.mark.parametrize(("pixels", "end"), [(9, None), (None, -30)], ids=["too large for Pillow", "cut"])
+def test_a_damaged_image_of_a_folder_is_named(
+    pixels: int | None, end: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        plain(0, 0, 255, 40, 30).save(tmp_path / split / "a/0.png")
+    path = tmp_path / "train/a/0.png"
+    path.write_bytes(path.read_bytes()[:end])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
+    with pytest.raises(DataError, match=rf"^The image {path} cannot be read \(.+\)\.\nReplace it"):
+        cifar10.from_folder(tmp_path, tmp_path)

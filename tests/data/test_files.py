@@ -115,10 +115,24 @@ def test_files_of_the_hub_are_downloaded_once(tmp_path: Path, monkeypatch: pytes
     parquet(tmp_path / "mine/raw", "train", ["a", "b"], ["c"])  # test is missing, as after a kill
     for _ in range(2):
         train, test = files(tmp_path)
-        assert [row["text"] for row in hub_rows(train)] == ["a", "b", "c"]
+        assert list(hub_rows(train, lambda row: row["text"])) == ["a", "b", "c"]
         assert [path.name for path in test] == ["test-00000-of-00001.parquet"]
     (call,) = calls
     assert (call["revision"], call["allow_patterns"]) == ("0123", ["raw/train-*", "raw/test-*"])
+
+
+@pytest.mark.parametrize("damage", ["other file", "cut", "other column", "no text"])
+def test_damaged_parquet_is_named(damage: str, tmp_path: Path) -> None:
+    parquet(tmp_path, "test", ["a"], ["b"])
+    first, second = sorted(tmp_path.iterdir())
+    if damage in ("other file", "cut"):
+        second.write_bytes(bytes(range(256)) if damage == "other file" else second.read_bytes()[:-9])
+    else:
+        pd.DataFrame({"other": ["b"]} if damage == "other column" else {"text": [None]}).to_parquet(second)
+    rows = hub_rows([first, second], lambda row: row["text"].encode())
+    assert next(rows) == b"a"
+    with pytest.raises(DataError, match=rf"^{second} cannot be read \(\w+: .+\)\.\nDelete it to download it again\.$"):
+        next(rows)
 
 
 def test_an_incomplete_download_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

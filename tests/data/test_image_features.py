@@ -1,5 +1,6 @@
 """Features of images: the descriptor, ten crops of VGG-19, and the stored files."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,17 @@ class Tiny(nn.Module):
         return self.classifier(torch.arange(20.0).reshape(10, 2))
 
 
-def test_ten_crops_are_corners_and_centre_and_their_mirror_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def stored_weights(content: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    (folder / "hub/checkpoints").mkdir(parents=True)
+    torch.save(content, folder / "hub/checkpoints/vgg19-dcbb9e9d.pth")
+
+
+def test_ten_crops_are_corners_and_centre_and_their_mirror_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Tiny()
+    stored_weights({}, tmp_path, monkeypatch)
     monkeypatch.setattr("torchvision.models.vgg19", lambda **_: network)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     pixels = np.arange(256 * 320 * 3).reshape(256, 320, 3) % 256  # the short side is 256, so the image is not resized
@@ -64,13 +74,29 @@ def test_ten_crops_are_corners_and_centre_and_their_mirror_images(monkeypatch: p
     assert network.inputs[1].shape == (10, 3, 224, 224)
 
 
-def test_weights_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
+class Code:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("content", [None, "code", {"features.0.bias": torch.zeros(64)}], ids=["none", "code", "other"])
+def test_weights_that_cannot_be_loaded_are_named_and_run_no_code(
+    content: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no network")
 
-    monkeypatch.setattr("torchvision.models.vgg19", fail)
+    stored_weights(Code(tmp_path / "made") if content == "code" else content, tmp_path, monkeypatch)
+    monkeypatch.setattr("torchvision.models.vgg19", lambda **_: nn.Linear(2, 2))
+    monkeypatch.setattr("torch.hub.download_url_to_file", fail)
+    if content is None:
+        next(tmp_path.rglob("*.pth")).unlink()
     with pytest.raises(DataError, match=r"(?s)VGG-19 .*https://.*vgg19.*data\.features=descriptor"):
         vgg19()
+    assert not (tmp_path / "made").exists()
 
 
 # Stored files
@@ -134,10 +160,10 @@ def test_modes_and_orientation_of_images(tmp_path: Path) -> None:
     grey = Image.fromarray(ramp)
     for number, image in enumerate((grey, grey.convert("P"), grey.convert("RGB").convert("CMYK"))):
         image.save(tmp_path / f"{number}.tif")
-        pixels = np.asarray(image_features._rgb(tmp_path / f"{number}.tif"), dtype=int)
+        pixels = np.asarray(image_features.rgb(tmp_path / f"{number}.tif"), dtype=int)
         assert np.abs(pixels - ramp[..., None]).max() < 2
     exif = Image.Exif()
     exif[0x112] = 6
     grey.rotate(90, expand=True).save(tmp_path / "a.jpg", exif=exif, quality=100)
-    pixels = np.asarray(image_features._rgb(tmp_path / "a.jpg"), dtype=int)
+    pixels = np.asarray(image_features.rgb(tmp_path / "a.jpg"), dtype=int)
     assert np.abs(pixels - ramp[..., None]).mean() < 4
