@@ -177,7 +177,7 @@ def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ..
 
 def plain(value: float) -> str:
     """Return a number as an override has it: 16 for 16.0, which keys of integers refuse."""
-    return repr(int(value) if value.is_integer() else value)
+    return repr(int(value) if float(value).is_integer() else value)
 
 
 def moment(text: object) -> float | None:

@@ -14,8 +14,9 @@ import numpy as np
 from scipy import special
 
 from rmsexp.campaign import campaign_file, remarks
-from rmsexp.campaign.campaign_file import OCTAVE_KEYS
+from rmsexp.campaign.campaign_file import NO_GIT, OCTAVE_KEYS, OCTAVE_RULES, TUNING_SEEDS, Job
 from rmsexp.campaign.results import Campaign, load
+from rmsexp.config import norm_words
 from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.config.words import parse
@@ -36,6 +37,7 @@ def check(campaign: Campaign, ours: Path) -> dict[str, list[str]]:
     found = {
         "complete": list(_complete(campaign)),
         "seeds": list(_seeds(campaign)),
+        "runs": list(_runs(campaign)),
         "registered": list(_registered(campaign)),
         "same recipe": list(_same_recipe(campaign)),
         "source": list(_sources(campaign)),
@@ -66,32 +68,74 @@ def _seeds(campaign: Campaign) -> Iterator[str]:
         yield from (f"{norm} at {rate:g} with seed {seed} {what}" for norm, rate, seed in sorted(runs))
 
 
+def _runs(campaign: Campaign) -> Iterator[str]:
+    """Yield, of each run that counts, what in its record is not as its job or the campaign's mode says."""
+    metric, plans = campaign.score.metric, {"tune": "validation", "final": "scored"}
+    for job in campaign.jobs:
+        norm, *options = parse(norm_words(job.norm))
+        asked = {
+            "norm.name": norm.value(),
+            campaign.rate: job.rate,
+            "seed": job.seed,
+            f"mode of {metric}": campaign.mode,
+        }
+        asked |= {word.key_or_group: word.value() for word in options}
+        asked |= {"evaluation": plans[job.stage]} if job.stage in plans else {}
+        try:
+            recorded = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
+            target = record.RunFolder(campaign.root / job.folder).read_run()["target"]
+            recorded[f"mode of {metric}"] = target["mode"] if metric == target["metric"] else "min"
+        except DAMAGE as error:
+            if campaign.results[job].ended:  # a missing run is reported elsewhere
+                yield f"{job.folder}: {error!r}"
+            continue
+        for key, value in asked.items():
+            if value != recorded.get(key) and str(value) != str(recorded.get(key)):
+                yield f"{job.folder}: {key} is {recorded.get(key)}, not {value}"
+
+
 def _registered(campaign: Campaign) -> Iterator[str]:
-    """Yield how the campaign differs from its registration, and the number of final runs that began earlier."""
+    """Yield how the campaign differs from its registration, and final runs that are earlier or of other code."""
     stored = campaign_file.registration(campaign.path.parent)
     if stored is None or stored.rules is None or campaign.registered is None:
         yield f"{campaign_file.REGISTRATION} is missing"
         return
     if len({stored.digest, campaign.registered.digest, campaign_file.digest(stored.rules)}) > 1:
         yield f"the digests in {campaign_file.REGISTRATION}, in {campaign.path.name} and of the registered rules differ"
-    if stored.date != campaign.registered.date:
-        yield f"the dates of registration in {campaign_file.REGISTRATION} and {campaign.path.name} differ"
+    if (stored.date, stored.commit) != (campaign.registered.date, campaign.registered.commit):
+        yield f"the dates or commits of registration in {campaign_file.REGISTRATION} and {campaign.path.name} differ"
     final, tune = stored.rules.get("final", {}), stored.rules.get("tune", {})
     final = final | {key: final.get("seeds", {}).get(old) for key, old in OCTAVE_KEYS.items() if key not in final}
-    keys = ("question", "runs", "norms", "grid", "ladder", "tuned_by", "score", "claims")
+    keys = ("question", "runs", "norms", "grid", "ladder", "tuned_by", "score", "claims", "supersedes")
     then = {key: stored.rules.get(key) for key in keys} | {"tuning_runs": sorted(_words(tune.get("runs") or {}))}
     then |= {key: final.get(key) for key in ("tolerance", *OCTAVE_KEYS)}
-    now = {key: getattr(campaign, key) for key in (*keys, "tolerance")}
+    then |= {"rules": stored.rules.get("rules") or OCTAVE_RULES, "rate": next(iter(tune.get("over") or ["optim.lr"]))}
+    then |= {"seeds.tune": [tune.get("first_seed", 0) + place for place in range(len(TUNING_SEEDS))]}
+    now = {key: getattr(campaign, key) for key in (*keys, "tolerance", "rules", "rate")}
+    now |= {"seeds.tune": campaign.seeds.tune}
     now |= {key: getattr(campaign.seeds, key) for key in OCTAVE_KEYS}
     now |= {"runs": sorted(_words(campaign.runs)), "tuning_runs": sorted(_words(campaign.tuning_runs))}
     now["claims"] = [vars(claim) for claim in campaign.claims]
     if changed := campaign_file.changed_keys(then, now):
         yield f"{campaign.path.name} differs from the registration in {', '.join(changed)}"
     yield from remarks.on_registration(campaign)
+    # runs that another campaign has done before are of the commit with which that one was registered
+    others = map(campaign_file.registration, sorted(campaign.path.parents[1].iterdir()))
+    known = {_commit(str(other.commit)) for other in others if other is not None}
+    code = {name for job, result in campaign.results.items() if job.stage == "final" for name in result.code}
+    if foreign := sorted(name for name in code if _commit(name) not in known):
+        yield f"final runs come from {', '.join(foreign)}, at which no campaign here was registered"
+
+
+def _commit(name: str) -> str:
+    """Return a commit without what tells of changes; one word for all code without git, which cannot be compared."""
+    return NO_GIT if name.startswith(NO_GIT) else name.rstrip("+")
 
 
 def _same_recipe(campaign: Campaign) -> Iterator[str]:
     """Yield, for a stage, the keys in which its runs differ from each other or from what the campaign states.
+
+    Data may differ between stages, if the campaign states other options for tuning.
 
     The rate, what the name of a norm states, and options of norms may differ. So may options of the model that the
     campaign does not state: remarks on the verdicts name them.
@@ -113,6 +157,10 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
             different += [key] * (len(found) > 1 and not is_free)
         if different:
             yield f"runs of the stage {stage} differ in {', '.join(different)}"
+    ended = [(job, result.data) for job, result in campaign.results.items() if result.ended]
+    data = {(job.stage if campaign.tuning_runs else "", digest) for job, digest in ended}
+    if len(data) > len({stage for stage, _ in data}):
+        yield "runs differ in their data"
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:
@@ -139,15 +187,15 @@ def _sources(campaign: Campaign) -> Iterator[str]:
 
 def _copies(campaign: Campaign) -> Iterator[str]:
     """Yield runs that have the same losses as another run."""
-    first: dict[tuple[object, ...], str] = {}
-    for folder in sorted({job.folder for job in campaign.jobs}):
+    first: dict[tuple[object, ...], Job] = {}
+    for job in sorted(campaign.jobs, key=lambda job: job.folder):
         try:
-            rows, _ = record.RunFolder(campaign.root / folder).read_metrics()
+            rows, _ = record.RunFolder(campaign.root / job.folder).read_metrics()
         except DAMAGE:
             continue
         losses = tuple(repr(row.get("loss")) for row in rows)
-        if losses and (other := first.setdefault(losses, folder)) != folder:
-            yield f"{folder} has the losses of {other}: a copy, or one norm under two names"
+        if losses and (other := first.setdefault(losses, job)) != job:
+            yield f"{job.folder} has the losses of {other.folder}: a copy, or one norm under two names"
 
 
 def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:

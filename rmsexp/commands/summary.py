@@ -55,7 +55,7 @@ def print_verdicts(asked: Question) -> None:
 
 
 def print_check(folders: Sequence[Path], ours: Path) -> int:
-    """Print what is checked of the campaigns below folders, and their verdicts; return 1 if one is refused.
+    """Print what is checked of the campaigns below folders, and their verdicts with remarks; return 1 if one is refused.
 
     Raises: ReportedError if there is no campaign.
     """
@@ -66,15 +66,21 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
         raise ReportedError("no campaign.json found; name a results folder, as in rmsexp.campaign check results")
     refused, consistent = False, "is consistent with its records, which does not prove that they are honest"
     for path in paths:
-        campaign = load(path)
+        try:
+            campaign = load(path)
+            found, lines = check(campaign, ours), _verdicts(campaign)
+            lines += [f"* {remark}" for remark in campaign.all_remarks()]
+        except Exception as error:  # a file of others may be strange in many ways; the other campaigns are checked
+            print(f"{path} is refused: {error!r}")
+            refused = True
+            continue
         print(f"{campaign.name}: {campaign.question}")
-        found = check(campaign, ours)
         for what, reasons in found.items():
             print("\n".join(f"  {what:12}{reason}" for reason in reasons or ["ok"]))
         if "baseline" not in found:
             print(f"  baseline    not checked: {ours} has no decided campaign of the same runs with rms")
         is_refused = any(found.values())
-        print(*_verdicts(campaign), f"{campaign.name} {'is refused' if is_refused else consistent}", sep="\n")
+        print(*lines, f"{campaign.name} {'is refused' if is_refused else consistent}", sep="\n")
         refused = refused or is_refused
     return int(refused)
 
