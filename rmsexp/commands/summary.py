@@ -55,7 +55,7 @@ def print_verdicts(asked: Question) -> None:
 
 
 def print_check(folders: Sequence[Path], ours: Path) -> int:
-    """Print what is checked of the campaigns below folders, and their verdicts with remarks; return 1 if one is refused.
+    """Print what is checked of campaigns below folders, and their verdicts with remarks; return 1 if one is refused.
 
     Raises: ReportedError if there is no campaign.
     """
