@@ -151,7 +151,7 @@ def _norm(
     else:
         chosen = other = replace(norm, **options)  # type: ignore[arg-type]
         if hasattr(chosen, "eps") and "eps" not in options and chosen.eps == getattr(type(chosen), "eps", None):
-            other = replace(chosen, eps=OTHER_EPS)  # type: ignore[arg-type]
+            other = replace(chosen, eps=OTHER_EPS)  # type: ignore[call-arg]
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
         raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
     return chosen, other

@@ -98,10 +98,10 @@ def load(*roots: str | Path) -> Records:
     """Load every run below one of the folders ``roots``.
 
     A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
-    ``problems``. A run that lies in two of ``roots`` counts twice. A folder without runs is a problem.
+    ``problems``. A run that lies in two of ``roots`` counts twice. A folder that does not exist is a problem.
     """
     runs_of = {root: list(record.find_runs(expanded(root))) for root in roots}
-    found = [f"{root} contains no runs" for root, folders in runs_of.items() if not folders]
+    found = [f"there is no folder {root}" for root in roots if not expanded(root).is_dir()]
     folders = dict.fromkeys(folder for folders in runs_of.values() for folder in folders)
     read = [_read(folder, found) for folder in folders]
     runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
