@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from rmsexp.campaign import campaign_file, remarks
-from rmsexp.campaign.campaign_file import NO_GIT, OCTAVE_KEYS, OCTAVE_RULES, TUNING_SEEDS, Job
+from rmsexp.campaign.campaign_file import OCTAVE_KEYS, OCTAVE_RULES, TUNING_SEEDS, Job
 from rmsexp.campaign.results import Campaign, load
 from rmsexp.config import norm_words
 from rmsexp.config.identity import identity
@@ -25,6 +25,7 @@ from rmsexp.records.frames.load import DAMAGE
 from rmsexp.system.readers import read_yaml
 
 BASELINE = "rms"  # the norm whose scores are compared with ours
+EVALUATIONS = {"tune": "validation", "final": "scored"}  # the config's evaluation of the runs of a stage
 LEVEL = 0.99  # of the interval within which a baseline's mean must lie
 
 
@@ -69,22 +70,17 @@ def _seeds(campaign: Campaign) -> Iterator[str]:
 
 
 def _runs(campaign: Campaign) -> Iterator[str]:
-    """Yield, of each run that counts, what in its record is not as its job or the campaign's mode says."""
-    metric, plans = campaign.score.metric, {"tune": "validation", "final": "scored"}
+    """Yield what differs between the record of a run and its job in the campaign's file, or the campaign's mode."""
+    metric, mode = campaign.score.metric, f"mode of {campaign.score.metric}"
     for job in campaign.jobs:
         norm, *options = parse(norm_words(job.norm))
-        asked = {
-            "norm.name": norm.value(),
-            campaign.rate: job.rate,
-            "seed": job.seed,
-            f"mode of {metric}": campaign.mode,
-        }
+        asked = {"norm.name": norm.value(), campaign.rate: job.rate, "seed": job.seed, mode: campaign.mode}
         asked |= {word.key_or_group: word.value() for word in options}
-        asked |= {"evaluation": plans[job.stage]} if job.stage in plans else {}
+        asked |= {"evaluation": EVALUATIONS[job.stage]} if job.stage in EVALUATIONS else {}
         try:
             recorded = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
             target = record.RunFolder(campaign.root / job.folder).read_run()["target"]
-            recorded[f"mode of {metric}"] = target["mode"] if metric == target["metric"] else "min"
+            recorded[mode] = target["mode"] if metric == target["metric"] else "min"
         except DAMAGE as error:
             if campaign.results[job].ended:  # a missing run is reported elsewhere
                 yield f"{job.folder}: {error!r}"
@@ -119,17 +115,20 @@ def _registered(campaign: Campaign) -> Iterator[str]:
     if changed := campaign_file.changed_keys(then, now):
         yield f"{campaign.path.name} differs from the registration in {', '.join(changed)}"
     yield from remarks.on_registration(campaign)
-    # runs that another campaign has done before are of the commit with which that one was registered
-    others = map(campaign_file.registration, sorted(campaign.path.parents[1].iterdir()))
-    known = {_commit(str(other.commit)) for other in others if other is not None}
+    # a run that an earlier campaign made is of the commit at which that one was registered
+    commits = set[str]()
+    for folder in campaign.path.parents[1].iterdir():
+        with suppress(*DAMAGE):  # of another campaign
+            other = campaign_file.registration(folder)
+            commits |= set() if other is None else {_commit(str(other.commit))}
     code = {name for job, result in campaign.results.items() if job.stage == "final" for name in result.code}
-    if foreign := sorted(name for name in code if _commit(name) not in known):
+    if foreign := sorted(name for name in code if _commit(name) not in commits):
         yield f"final runs come from {', '.join(foreign)}, at which no campaign here was registered"
 
 
 def _commit(name: str) -> str:
-    """Return a commit without what tells of changes; one word for all code without git, which cannot be compared."""
-    return NO_GIT if name.startswith(NO_GIT) else name.rstrip("+")
+    """Return a commit without the mark of changes. Code without git gives one word, as its digests say too little."""
+    return name.partition(" ")[0].rstrip("+")
 
 
 def _same_recipe(campaign: Campaign) -> Iterator[str]:

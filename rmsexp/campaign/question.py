@@ -329,7 +329,7 @@ def _check(question: Question) -> None:
         )
     if not question.content.final.score and question.target.split == "valid":
         metrics = f"final.score='valid {question.target.metric}' or 'test {question.target.metric}'"
-        raise config.ConfigError(f"{metrics} is needed: results of this task are on validation data, which tune rates")
+        raise config.ConfigError(f"write {metrics}: this task reports validation data, which also choose the rates")
     for norm in campaign.every_arm:
         question.relative_folder("final", norm, grid[0], 0)
     if campaign.is_tuned and campaign.rules != campaign_file.OCTAVE_RULES:

@@ -73,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stored = asked.registered()
             if stored is not None and stored.changed is not None:
                 raise ReportedError(
-                    f"it was registered on {stored.date} with another {stored.changed}: restore that, or begin anew in "
-                    "another results folder"
+                    f"the campaign's file has changed since it was registered on {stored.date}: {stored.changed}; "
+                    "restore it, or begin anew in another results folder"
                 )
             return 0
         from rmsexp.commands import summary

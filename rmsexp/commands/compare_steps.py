@@ -19,6 +19,7 @@ from rmsexp.report.tables import markup, savings
 from rmsexp.system import atomic, readers
 from rmsexp.system.command_line import ConfigError, inform
 from rmsexp.system.machine_lock import Report
+from rmsexp.train.device import available
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def compare_steps(
     fresh = _importable(makers)
     if not fresh:
         report("timed in this process only, since not all makers can be imported; put them into a module of their own")
-    where = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = str(available(device))
     impl, folder = "own" if fresh else HERE, expanded(results) / task / setting
     shared = (task, setting, torch.get_num_threads(), where, impl, folder)
     own = {name: OwnSteps(make, *shared) for name, make in makers.items()}

@@ -265,14 +265,13 @@ def swap(
     from rmsexp.commands.compare_steps import compare_steps
     from rmsexp.records.frames.load import options
     from rmsexp.report import draw
+    from rmsexp.train.device import available
     from rmsexp.train.recorder import Recorder
 
     for key, value, least in (("steps", steps, SCORED), ("seeds", seeds, 1)):
         checks.at_least(key, value, least)
     checks.positive("lr", lr)
-    used = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if torch.device(used).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("torch sees no CUDA device here; use --device cpu")
+    used = str(available(device))
     first, second = (model, model) if isinstance(model, torch.nn.Module) else (model(), model())
     if not isinstance(first, torch.nn.Module) or not set(first.parameters()).isdisjoint(second.parameters()):
         raise ConfigError("model must be a function without arguments that returns a new nn.Module each time")

@@ -181,7 +181,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     config, norm, resolved = checked(composed, find)
     if not re.fullmatch(r"[^\W\d_][\w.-]*", norm.name):
         raise ConfigError(f"norm.name={norm.name} cannot name a folder; use a letter, then letters, digits, _, - and .")
-    for path in getattr(norm, "imports", ()) if find is imported else ():
+    for path in norm.imports if find is imported else ():
         imported(path)
     results_folder(config.results)  # raises if a file is in its place
     names = {"task": config.task, "scale": config.scale} | ({"norm": norm.name} if own_norm is None else {})

@@ -31,8 +31,11 @@ TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> i
 TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
 
 
-class _Kept:
-    """Keeps what a pickle says of a type or an array; numpy would believe it, also that bytes are pointers."""
+class _StandIn:
+    """Stands in for numpy.dtype and numpy.ndarray in a pickle, and keeps their arguments and state.
+
+    numpy itself trusts the state of a pickled dtype, which can make it read bytes as pointers.
+    """
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
@@ -45,7 +48,7 @@ class _Kept:
         return _numbers(dtype, data).reshape(shape, order="F" if by_columns else "C")
 
 
-def _numbers(kept: _Kept, data: str | bytes) -> np.ndarray:
+def _numbers(kept: _StandIn, data: str | bytes) -> np.ndarray:
     code, _, _, _, order, *_ = kept.parts
     if (dtype := np.dtype(order + code)).kind not in "biuf":
         raise pickle.UnpicklingError(f"it has values of type {dtype}, which are no numbers")
@@ -54,8 +57,8 @@ def _numbers(kept: _Kept, data: str | bytes) -> np.ndarray:
 
 PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to -> what stands in for it
     **dict.fromkeys(("collections.OrderedDict", "collections.defaultdict", "_codecs.encode")),
-    **dict.fromkeys(("__builtin__.list", "builtins.list")) | dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _Kept),
-    **{f"numpy.{core}.multiarray._reconstruct": _Kept for core in ("core", "_core")},
+    **dict.fromkeys(("__builtin__.list", "builtins.list")) | dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _StandIn),
+    **{f"numpy.{core}.multiarray._reconstruct": _StandIn for core in ("core", "_core")},
     **{f"numpy.{core}.multiarray.scalar": lambda *of: _numbers(*of)[0] for core in ("core", "_core")},
 }
 

@@ -172,7 +172,10 @@ def _complete(folder: Path, split: str) -> list[Path]:
 
 
 def hub_rows(paths: Sequence[Path], read: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-    """Yield ``read(row)`` of each row of Parquet files, bit by bit. Raises: DataError if a file or ``read`` fails."""
+    """Yield ``read(row)`` for each row of Parquet files, which are never in memory as a whole.
+
+    Raises: DataError that names the file if it cannot be read, or if ``read`` raises any exception.
+    """
     from datasets import load_dataset  # type: ignore[import-untyped]
 
     for path in paths:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp.norms import Linear
+from rmsexp.norms.batch import kept_buffers
 from rmsexp.norms.weight import WeightNorm
 
 Initialiser = Callable[[Tensor, torch.Generator], object]  # overwrites a weight with random values
@@ -132,13 +133,11 @@ def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> Non
         site.standardise_(mean.flatten(), std.flatten())
         return (output - mean) / std
 
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     sites = [module for module in model.modules() if isinstance(module, Linear) and module.site.data_init]
     hooks = [site.register_forward_hook(standardise) for site in sites]
     try:
-        forward()
+        with kept_buffers(model):
+            forward()
     finally:
         for hook in hooks:
             hook.remove()
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])

@@ -400,6 +400,11 @@ class Norm:
             raise ValueError(f"norm={self.name} has no fused form; use norm.impl=eager")
 
     @property
+    def imports(self) -> tuple[str, ...]:
+        """Import paths of classes that a new run imports; to read a record, they must have been imported already."""
+        return tuple(path for part in self.parts for path in part.imports)
+
+    @property
     def fused(self) -> bool:
         """Whether fused kernels compute this norm: ``impl`` is "fused", and those for CPUs can be built and loaded."""
         return self.impl == "fused" and kernels.load()

@@ -6,7 +6,8 @@ Inside recurrences, each time step has its own statistics (Cooijmans et al. 2017
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -319,3 +320,18 @@ class MeanOnlyBatchNorm(BatchNorm):
     """
 
     has_gain = False
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Return a context after which a model has the same buffers, such as running statistics, with the same values."""
+    owners = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffers, before in owners:
+            buffers.update(before)  # batch norms replace theirs if a sequence is longer than before
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)

@@ -58,11 +58,6 @@ class ByRole(Norm):
         parts = tuple(_named(name, self.impl, self.eps) for name in (self.default, *chosen.values()))
         vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """As :attr:`ModuleNorm.imports`."""
-        return tuple(part.module for part in self.parts if isinstance(part, ModuleNorm))
-
     def _of(self, site: Site) -> Norm:
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
         chosen = vars(self)["_chosen"]
@@ -86,7 +81,7 @@ class ByRole(Norm):
         self.check_used()
 
     def check_used(self) -> None:
-        """Raise ValueError for a role or block for which no model asked this norm."""
+        """Raise ValueError for a role or block of the options that none of the sites so far had."""
         if unused := vars(self)["_unused"]:
             raise ValueError(
                 f"norm.roles, norm.depths: the model has no {', '.join(map(str, sorted(unused, key=str)))}"
@@ -98,7 +93,8 @@ def _named(name: str, impl: str, eps: float | None) -> Norm:
     words = config.norm_words(name)
     if "$" in name or any(not word.startswith("norm") or word.startswith("norm.impl=") for word in words):
         raise config.ConfigError(
-            f"{name} in norm.default, norm.roles or norm.depths: only options of the norm but impl"
+            f"norm.default, norm.roles, norm.depths: {name} must be a norm with options of its own, as in prms+p=0.5; "
+            "norm.impl holds for all"
         )
     more = [f"norm.impl={impl}"] if eps is None else [f"norm.impl={impl}", override("norm_eps", eps)]
     # a recorded config may name modules, which reading it must not import
@@ -130,7 +126,6 @@ class ModuleNorm(Norm):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Import paths of classes that a new run imports; to read a record, they must have been imported already."""
         return (self.module,)
 
     def normaliser(self, site: Site) -> Wrapped:

@@ -24,7 +24,7 @@ from rmsexp.system import checks
 
 OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
 EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
-OTHER_EPS = 0.5  # unlike that of any norm
+OTHER_EPS = 0.5  # by layers made with it shows which norms state an eps of their own
 SCALES = (1.0, 1e-2, 1e-4)  # of random inputs on which two layers are compared
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
@@ -94,11 +94,12 @@ def convert(
     several places is replaced by one layer.
 
     A new layer takes over eps, unless the norm states its own (a norm object: other than its class's default); gain and
-    bias, as far as it has them (the same parameters, unless their meaning changes by ``weight_offset``); momentum and
-    running statistics of batch norm; device, dtype, mode and ``requires_grad``. A norm replaced by itself computes the
-    same as before; only the running variances of batch norm then grow by the biased variances of batches.
+    bias, as far as it has them; momentum and running statistics of batch norm; device, dtype, mode and
+    ``requires_grad``. Gain and bias are the same parameters as before, except for a gain that was stored as its
+    difference from 1 and no longer is, or the reverse. A norm replaced by itself computes the same as before, except
+    that our batch norms update running variances with the biased variances of batches, and torch's with unbiased ones.
 
-    Layers of a norm with an ``add`` of its own, or one that depends on the step, are refused: only tasks call these.
+    Norms whose layers have an ``add`` or a ``set_step`` of their own replace nothing, since only our tasks call these.
 
     Args:
         model: The model; not a single normalisation layer.
@@ -108,9 +109,9 @@ def convert(
         config_dir: A folder of your own configs, as for ``--config-dir``, for norms of your own.
         options: Options of the norm, as in ``configs/norm``, such as ``bias=True`` or ``p=0.5``.
 
-    Raises: ValueError for a model without such layers, an unknown ``impl``, a norm that acts on weights, and roles or
-    blocks of ``by_role`` that the model does not have;
-    ConfigError for an unknown norm or option; TypeError for an unknown option of a norm object.
+    Raises: ValueError for a model without such layers, an unknown ``impl``, a norm that acts on weights, and a role or
+    block of ``by_role`` that no chosen layer has; ConfigError for an unknown norm or option; TypeError for an unknown
+    option of a norm object.
     """
     chosen, other = _norm(norm, impl, config_dir, options)
     found, like = layers(model), next((each for each in model.parameters() if each.is_floating_point()), None)
@@ -292,36 +293,40 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, like: Tensor | None) -> t
         raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
-    # those that read weight through effective_gain, and that know what eps=None means
-    usual = isinstance(new, PerExampleNorm) and type(new).forward is FusedNormaliser.forward
+    # whether it reads `weight` through `effective_gain`, and knows what eps=None means
+    is_plain = isinstance(new, PerExampleNorm) and type(new).forward is FusedNormaliser.forward
     if hasattr(new, "eps") and hasattr(same, "eps") and new.eps != twin.eps:
-        new.eps = same.eps if same.eps is not None or usual else torch.finfo(torch.float32).eps
-    if isinstance(same, Normaliser) and same.gain_offset and usual and new.weight is not None:
-        new.gain_offset = same.gain_offset
-    own: Any = new.inner if isinstance(new, Wrapped) else new
-    taken = {}
-    for name, parameter in (("weight", gain), ("bias", bias)):
-        now, offset = getattr(own, name, None), 0.0
-        taken[name] = parameter is None or (now is not None and now.shape == parameter.shape)
-        if parameter is not None and taken[name]:
-            if name == "weight":
-                offset = getattr(same, "gain_offset", 0.0) - new.gain_offset
-            value = nn.Parameter(parameter.detach() + offset, parameter.requires_grad) if offset else parameter
-            own.register_parameter(name, value)
+        new.eps = same.eps if same.eps is not None or is_plain else torch.finfo(torch.float32).eps
+    offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
+    if offset and is_plain and new.weight is not None:
+        new.gain_offset = offset
+    if gain is not None and offset != new.gain_offset:
+        gain = nn.Parameter(gain.detach() + (offset - new.gain_offset), gain.requires_grad)
+    lacks, own = list[str](), new.inner if isinstance(new, Wrapped) else new
+    for text, name, parameter in (("gain", "weight", gain), ("bias", "bias", bias)):
+        now = getattr(own, name, None)
+        if parameter is not None and now is not None and now.shape == parameter.shape:
+            own.register_parameter(name, parameter)
+        elif parameter is not None:
+            lacks.append(text)
     if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm):
-        statistics: Any = same
-        if same.running_mean is None or same.momentum is None:
-            raise ValueError("it has no running statistics, or weighs all batches alike (momentum=None)")
-        if new.options.momentum == BN.momentum:
-            new.options = replace(new.options, momentum=same.momentum)
-        new.running_mean.copy_(statistics.running_mean)
-        new.running_var.copy_(statistics.running_var)
-        new.count.copy_(statistics.num_batches_tracked)
-        new.register_state_dict_post_hook(_save_as_torch)
-        new.register_load_state_dict_pre_hook(_load_from_torch)
+        _take_statistics(new, same)
     if isinstance(old, nn.BatchNorm1d):
         new.register_forward_pre_hook(_two_axes)
-    return new, " and ".join(text for text, name in (("gain", "weight"), ("bias", "bias")) if not taken[name])
+    return new, " and ".join(lacks)
+
+
+def _take_statistics(new: BatchNorm, old: Any) -> None:
+    """Give ``new`` momentum and running statistics of torch's batch norm ``old``, and its form in state dicts."""
+    if old.running_mean is None or old.momentum is None:
+        raise ValueError("it has no running statistics, or weighs all batches alike (momentum=None)")
+    if new.options.momentum == BN.momentum:  # the norm states no other
+        new.options = replace(new.options, momentum=old.momentum)
+    new.running_mean.copy_(old.running_mean)
+    new.running_var.copy_(old.running_var)
+    new.count.copy_(old.num_batches_tracked)
+    new.register_state_dict_post_hook(_save_as_torch)
+    new.register_load_state_dict_pre_hook(_load_from_torch)
 
 
 def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:

@@ -7,11 +7,22 @@ import os
 import torch
 from torch import nn
 
-from rmsexp.config import RunConfig
+from rmsexp.config import ConfigError, RunConfig
 from rmsexp.norms.kernels import recurrences
 from rmsexp.system import cores, process
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
+
+
+def available(wanted: torch.device | str | None = None) -> torch.device:
+    """Return the device ``wanted``; None stands for the GPU if there is one, else the CPU.
+
+    Raises: ConfigError if it is CUDA and torch sees no CUDA device.
+    """
+    device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch sees no CUDA device here; use the device cpu")
+    return device
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
@@ -20,11 +31,9 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     ``n_jobs``: the number of runs among which the CPU cores are divided (:func:`rmsexp.system.cores.threads`), unless
     the config sets ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
-    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
+    Raises: as :func:`available`; ValueError if torch sees no CUDA device for this process.
     """
-    name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
+    name = available(None if cfg.device == "auto" else cfg.device).type
     keep_freed()
     leave_compiler_out(not cfg.compile)
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))

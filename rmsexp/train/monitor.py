@@ -1,8 +1,8 @@
 """What each norm of a model sees during training (``monitor=true``), for the file ``layers.csv`` of a run."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rmsexp.norms import Normaliser
+from rmsexp.norms.batch import kept_buffers
 
 FILE = "layers.csv"
 QUANTITIES = ("rms", "mean_over_spread", "cosine", "saturated", "gradient", "gain_spread")
@@ -48,21 +49,6 @@ class Seen:
             "gradient": math.sqrt(float(sum(self.gradients))),
             "gain_spread": None if gain is None else float(gain.detach().double().std(correction=0)),
         }
-
-
-@contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Context after which the model has the buffers of before, with their values."""
-    owners = [(module._buffers, dict(module._buffers)) for module in model.modules()]
-    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffers, before in owners:
-            buffers.update(before)  # batch norms replace theirs in longer sequences
-        with torch.no_grad():
-            for buffer, value in values:
-                buffer.copy_(value)
 
 
 class Watch(TorchFunctionMode):

@@ -21,6 +21,7 @@ from rmsexp.system.readers import yaml_text
 from rmsexp.task import Target
 from rmsexp.train import provenance
 from rmsexp.train.contention import Contention
+from rmsexp.train.device import available
 from rmsexp.train.step import synchronise
 
 
@@ -75,7 +76,7 @@ class Recorder:
         if len(parts := name.split("/")) != 4 or not all(part.strip(".") for part in parts):
             raise ConfigError(f"{name} cannot be the folder of a run: task, setting and norm must be names of folders")
         self._files = record.RunFolder(expanded(results) / name)
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = available(device)
         values = {"task": task, "norm": norm, "seed": seed, **(config or {})}
         plain = json.dumps(values, default=lambda x: x.item() if getattr(x, "ndim", None) == 0 else str(x))
         self._config = yaml_text(json.loads(plain))

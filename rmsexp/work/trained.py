@@ -12,6 +12,7 @@ from rmsexp.records import record
 from rmsexp.records.states import Past
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
+from rmsexp.train.device import available
 from rmsexp.train.step import depending_on_step
 
 
@@ -35,8 +36,7 @@ def load(
     checkpoint.CheckpointError if the checkpoint is missing, damaged or of another run; data.DataError or ValueError
     if the data are missing or have changed; ValueError if ``device`` is not available.
     """
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch sees no CUDA device here; use --device cpu")
+    available(device)
     files = record.RunFolder(folder)
     cfg, norm = config.read(files.config_path)
     task_class = tasks.task_class(cfg.task, cfg._target_)

@@ -52,6 +52,8 @@ def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 def test_a_copy_follows_from_its_records(sent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (damaged := sent / "campaigns/other").mkdir()
+    (damaged / campaign_file.REGISTRATION).write_text("{")
     status, text = check(sent, capsys)
     assert (status, text.count(" ok\n")) == (0, 8)
     assert f"{NAME} is consistent with its records" in text
@@ -167,6 +169,17 @@ def other_data(root: Path) -> str:
     return "same recipe runs differ in their data"
 
 
+def other_code(root: Path) -> str:
+    edit(run_of(root, "rms", 0) / record.RUN, lambda run: run["sessions"][0]["git"].update(commit="c0ffee"))
+    return "registered  final runs come from c0ffee, at which no campaign here was registered"
+
+
+def other_rules(root: Path) -> str:
+    path = root / "campaigns" / NAME / campaign_file.FILE
+    edit(path, lambda file: file.update(supersedes="quality", seeds=file["seeds"] | {"tune": [1000]}, rules=1))
+    return "registered  campaign.json differs from the registration in rules, seeds.tune, supersedes"
+
+
 def strange_file(root: Path) -> str:
     path = root / "campaigns" / NAME / campaign_file.REGISTRATION
     edit(path, lambda registered: registered["rules"].update(tune=None))
@@ -178,7 +191,7 @@ def strange_file(root: Path) -> str:
     [
         *(changed_metric, dropped_seed, other_source, two_sources, later_registration, other_margin),
         *(registered_again, copied_run, other_recipe, other_runs, earlier_date, weak_baseline),
-        *(swapped_norms, one_run_for_all, other_mode, other_data, strange_file),
+        *(swapped_norms, one_run_for_all, other_mode, other_data, other_code, other_rules, strange_file),
     ],
 )
 def test_a_tampered_copy_is_refused_with_the_reason(

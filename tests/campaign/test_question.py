@@ -278,5 +278,5 @@ def test_the_command_registers_before_any_run(tmp_path: Path, capsys: pytest.Cap
     (file,) = (tmp_path / "configs").rglob("tiny.yaml")
     file.write_text(file.read_text().replace("margin: ", "margin: 1"))
     assert main([*words, "--register"]) == 1
-    assert "with another claims" in capsys.readouterr().err
+    assert ": claims; restore it" in capsys.readouterr().err
     assert main(["table1", "--register"]) == 2

@@ -95,7 +95,7 @@ def test_the_sentences() -> None:
         ([OWN + "same_model", *WORDS[1:]], "new nn.Module"),
         ([OWN + "make_step", *WORDS[1:]], "new nn.Module"),
         ([WORDS[0], "--batch", WORDS[0]], "batch must be"),
-        ([*WORDS, "--device", "cuda"], "--device cpu"),
+        ([*WORDS, "--device", "cuda"], "the device cpu"),
         ([*WORDS, "--norm", "rsm"], "rsm"),
         ([*WORDS, "--where", "nowhere"], "no layer"),
         ([*WORDS, "--steps", "1"], "steps"),

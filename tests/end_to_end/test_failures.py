@@ -23,7 +23,7 @@ def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = bench("device=cuda")
     assert done.status == 1
-    assert done.err == "rmsexp: device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto\n"
+    assert done.err == "rmsexp: torch sees no CUDA device here; use the device cpu\n"
     assert bench.status()["status"] == "failed"
     with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
         rmsexp.run(overrides=[*bench.words, "device=cuda"])

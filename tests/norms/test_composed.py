@@ -40,9 +40,9 @@ def check_effect(**options: Any) -> None:
         ({"roles": {"query": "lm"}}, "lm"),
         ({"roles": {"convolution": "ln"}}, "convolution"),
         ({"depths": {3: "ln"}}, "3"),
-        ({"default": "rms+impl=fused"}, "options of the norm but impl"),
-        ({"default": "rms+model.qk_norm=true"}, "options of the norm but impl"),
-        ({"default": "rms+eps=${oc.env:HOME}"}, "options of the norm but impl"),
+        ({"default": "rms+impl=fused"}, "with options of its own"),
+        ({"default": "rms+model.qk_norm=true"}, "with options of its own"),
+        ({"default": "rms+eps=${oc.env:HOME}"}, "with options of its own"),
         ({"default": "rms+axes=[1,2,3]"}, "axes"),
     ],
 )

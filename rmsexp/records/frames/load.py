@@ -100,9 +100,9 @@ def load(*roots: str | Path) -> Records:
     A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
     ``problems``. A run that lies in two of ``roots`` counts twice. A folder that does not exist is a problem.
     """
-    runs_of = {root: list(record.find_runs(expanded(root))) for root in roots}
-    found = [f"there is no folder {root}" for root in roots if not expanded(root).is_dir()]
-    folders = dict.fromkeys(folder for folders in runs_of.values() for folder in folders)
+    paths = [expanded(root) for root in roots]
+    found = [f"there is no folder {path}" for path in paths if not path.is_dir()]
+    folders = dict.fromkeys(folder for path in paths for folder in record.find_runs(path))
     read = [_read(folder, found) for folder in folders]
     runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
     copies = _copies(runs)
