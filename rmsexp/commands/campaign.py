@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.name == "check":
         from rmsexp.commands import summary
 
+        if arguments.plan or arguments.register or arguments.jobs > 1:
+            raise config.ConfigError("check only reads records; leave out --plan, --register and --jobs")
         return summary.print_check([Path(word) for word in arguments.words], arguments.ours)
     from rmsexp.campaign import items
 

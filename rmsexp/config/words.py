@@ -165,7 +165,7 @@ def _set(composed: DictConfig, override: Override) -> None:
     """Set a value; + and ++ add one that the config lacks. Raises: ConfigError if it cannot be set."""
     key, word, value = override.key_or_group, override.input_line, override.value()
     if override.is_sweep_override():
-        raise ConfigError(f"{word} names several runs: add -m for a sweep")
+        raise ConfigError(f"{word} names several values, and a run has one; python -m rmsexp -m … does a run for each")
     try:
         if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
             raise ConfigError(f"{word}: {key} exists; change it by {key}=…")

@@ -60,6 +60,11 @@ def test_a_copy_follows_from_its_records(sent: Path, capsys: pytest.CaptureFixtu
     assert "refuted, still improving: RMSNorm is better than LayerNorm, centred on 0.4: -0.7055" in text
 
 
+def test_options_of_other_commands_are_refused(sent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["check", str(sent), "--plan"]) == 2
+    assert "leave out --plan" in capsys.readouterr().err
+
+
 def changed_metric(root: Path) -> str:
     path = run_of(root, "rms", 1) / record.METRICS
     path.write_text(path.read_text().replace('"loss": 2.', '"loss": 1.'))

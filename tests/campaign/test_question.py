@@ -20,7 +20,7 @@ OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 @pytest.mark.usefixtures("quick_folders")
 def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "batch_size=8", "final.max_seeds=3", "batch_size=16", "timing.budget=600")
+    asked = ask(tmp_path, "batch_size=8", "final.max_seeds=3", "batch_size=16", "timing.budget=600", "++threads=2")
     assert (asked.campaign.grid, asked.campaign.seeds.tune) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.campaign.tuned_by), " ".join(asked.campaign.score)) == (
         "valid image_recall",
@@ -28,7 +28,7 @@ def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
     )
     assert (asked.content.final.min_seeds, asked.content.final.max_seeds) == (2, 3)
     assert asked.recipe.config.batch_size == 16
-    assert asked.recipe.config.threads == 1
+    assert asked.recipe.config.threads == 2
     assert asked.folder == tmp_path / "results" / "campaigns" / "tiny+batch_size=16+final.max_seeds=3"
 
 
