@@ -1,6 +1,7 @@
 """Name what became slower from one commit to another: norms, a GRU and an LSTM, and training steps of all tasks.
 
     python scripts/bench_check.py BEFORE [AFTER] [--cases PATTERN]      # make bench-check BEFORE=main~1
+    python scripts/bench_check.py HEAD --cases '* fused' --words norm.impl=eager compile=true   # after: compiled
 
 AFTER is HEAD by default. In each case two processes, one of each commit, take the same blocks of steps in turn. A case
 is slower if the 95 % interval of the ratio of times lies above ``TOLERANCE`` in two measurements, each with processes
@@ -17,12 +18,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import NamedTuple
 
 import torch
+from check_record import Check, add_option
 
 from rmsexp.rules.ratios import Interval, paired_ratio
 from rmsexp.system import clock
@@ -151,21 +154,24 @@ def checkouts(*commits: str) -> Iterator[list[Path]]:
         yield paths
 
 
-def start(case: str, checkout: Path) -> Contestant:
-    """Start the process of a case in a checkout."""
+def start(case: str, checkout: Path, more: list[str]) -> Contestant:
+    """Start the process of a case in a checkout, with ``more`` words."""
     program, words, _ = CASES[case]
     # passive: the threads of an idle contestant must not spin while another contestant is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
     # memory is kept, as in runs; else page faults make layers of 3200x512 twice as slow in some processes, by chance
     environment |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-    command, pipe = [sys.executable, "-P", "-c", program, *words], subprocess.PIPE  # -P: not the caller's package
-    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    command = [sys.executable, "-P", "-c", program, *words, *more]  # -P: not the caller's package
+    process = subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True)
     return Contestant(case, process)
 
 
-def measure(case: str, folders: list[Path], seconds: float, rounds: int) -> Interval:
-    """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``."""
-    contestants, steps = [start(case, folder) for folder in folders], CASES[case][2]
+def measure(case: str, words: Mapping[Path, list[str]], seconds: float, rounds: int) -> Interval:
+    """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``.
+
+    ``words``: more words of the program, by the folders of the two commits.
+    """
+    contestants, steps = [start(case, *item) for item in words.items()], CASES[case][2]
     order, step, times = random.Random(0), WARMUP_STEPS + 1, list[list[float]]([[], []])
     try:
         for contestant in contestants:
@@ -191,19 +197,23 @@ def main() -> int:
     parser.add_argument("--cases", default="*", metavar="PATTERN", help="only cases whose names match, as 'rms*' (*)")
     parser.add_argument("--seconds", type=float, default=15.0, help="least seconds of a measurement (15)")
     parser.add_argument("--rounds", type=int, default=20, help="least rounds of a measurement (20)")
+    parser.add_argument("--words", nargs="+", default=[], metavar="KEY=VALUE", help="more words, of AFTER alone")
+    add_option(parser, None)
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    slower = []
+    check, ratios, slower = Check("bench", arguments.results), dict[str, Interval](), []
     with checkouts(arguments.before, arguments.after) as folders:
         for case in fnmatch.filter(CASES, arguments.cases):
             for attempt in (1, 2):
-                ratio = measure(case, folders, arguments.seconds, arguments.rounds)
+                words = dict(zip(folders, ([], arguments.words), strict=True))
+                ratios[case] = ratio = measure(case, words, arguments.seconds, arguments.rounds)
                 again = attempt == 1 and ratio.low > TOLERANCE
                 text = f"{case}: after / before {ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
                 print(text + "; measured again" * again, flush=True)
                 if not again:
                     break
             slower += [case] * (ratio.low > TOLERANCE)
+    check.write({case: ratio._asdict() for case, ratio in ratios.items()})
     print(f"slower: {', '.join(slower)}" if slower else f"nothing is slower (torch {torch.__version__})")
     return int(bool(slower))
 

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy import special
 
 from rmsexp.rules.pairs import Array
 
@@ -18,6 +17,8 @@ def interval(differences: Array, alpha: float, uncertainty: float = 0.0) -> tupl
     is the standard deviation of an error that all differences have in common. Each end is the bound of a one-sided test
     at level alpha.
     """
+    from scipy import special  # scipy takes 0.2 s to import, which a run that draws its curves does not need
+
     count, mean = len(differences), float(np.mean(differences))
     half = float(special.stdtrit(count - 1, 1 - alpha) * np.std(differences, ddof=1)) / math.sqrt(count)
     half = math.hypot(half, float(special.ndtri(1 - alpha)) * uncertainty)
