@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -166,12 +166,12 @@ def start(case: str, checkout: Path, more: list[str]) -> Contestant:
     return Contestant(case, process)
 
 
-def measure(case: str, words: Mapping[Path, list[str]], seconds: float, rounds: int) -> Interval:
+def measure(case: str, folders: list[Path], words: list[str], seconds: float, rounds: int) -> Interval:
     """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``.
 
-    ``words``: more words of the program, by the folders of the two commits.
+    ``folders``: of the two commits. ``words``: more words of the program, of the later commit alone.
     """
-    contestants, steps = [start(case, *item) for item in words.items()], CASES[case][2]
+    contestants, steps = [start(case, *each) for each in zip(folders, ([], words), strict=True)], CASES[case][2]
     order, step, times = random.Random(0), WARMUP_STEPS + 1, list[list[float]]([[], []])
     try:
         for contestant in contestants:
@@ -205,8 +205,7 @@ def main() -> int:
     with checkouts(arguments.before, arguments.after) as folders:
         for case in fnmatch.filter(CASES, arguments.cases):
             for attempt in (1, 2):
-                words = dict(zip(folders, ([], arguments.words), strict=True))
-                ratios[case] = ratio = measure(case, words, arguments.seconds, arguments.rounds)
+                ratios[case] = ratio = measure(case, folders, arguments.words, arguments.seconds, arguments.rounds)
                 again = attempt == 1 and ratio.low > TOLERANCE
                 text = f"{case}: after / before {ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
                 print(text + "; measured again" * again, flush=True)

@@ -12,7 +12,7 @@ from rmsexp.rules.ratios import Interval
 
 @pytest.mark.slow
 def test_a_case_is_measured_in_two_processes() -> None:
-    ratio = bench_check.measure("rms fused 64x240", [ROOT, ROOT], 0.0, 4)
+    ratio = bench_check.measure("rms fused 64x240", [ROOT, ROOT], [], 0.0, 4)
     assert 0 < ratio.low <= ratio.ratio <= ratio.high
 
 
