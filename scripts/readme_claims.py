@@ -40,7 +40,7 @@ DOCKET = (
     Dispute("Derf, with Muon", ARXIV("2512.10938"), f"{ARXIV('2604.01563')}: 0.97 nats worse", "norm_by_optimiser"),
     Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", SCALED),
     Dispute(
-        "the gain is useless",
+        "the gain is not needed",
         "nanochat; modded-nanogpt, track 1",
         "its track 3",
         "RMSNorm without gain is not worse than RMSNorm",
