@@ -25,7 +25,8 @@ from rmsexp.system import checks
 OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
 EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
 OTHER_EPS = 0.5  # by layers made with it shows which norms state an eps of their own
-SCALES = (1.0, 1e-2, 1e-4)  # of random inputs on which two layers are compared
+SCALES = (1.0, 1e-2, 1e-4, 0.0)  # of random inputs on which two layers are compared
+TINY = 1e-24  # an eps that only turns 0 / 0 into 0, as the one of F.normalize does
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
 OF_SUBLAYERS = {"attention": "attn|attention", "feed-forward": "mlp|ffn|feed"}
@@ -208,7 +209,8 @@ def _found(patterns: Mapping[str, str], name: str) -> str:
 def equal(module: nn.Module) -> Normaliser | None:
     """Return the LayerNorm or RMSNorm that computes the same as another library's layer, with its parameters; or None.
 
-    Both are given random input and parameters, at several scales of the input, so that eps matters, too.
+    Both are given random input and parameters, at several scales of the input, so that eps matters, too; and zeros,
+    for which both may be NaN.
     """
     parameters = dict(module.named_parameters(recurse=False))
     if isinstance(module, torch.jit.ScriptModule) or any(map(nn.parameter.is_lazy, parameters.values())):
@@ -237,7 +239,7 @@ def equal(module: nn.Module) -> Normaliser | None:
             return None
         for ours in _candidates(module, shape[0], gain is not None, bias is not None):
             _share(ours, probe, gain, bias)
-            if isinstance(y, Tensor) and y.shape == x.shape and torch.allclose(y, ours(x), ALIKE, ALIKE):
+            if isinstance(y, Tensor) and y.shape == x.shape and torch.allclose(y, ours(x), ALIKE, ALIKE, True):
                 _share(ours, module, gain, bias)
                 return ours
     return None
@@ -245,12 +247,12 @@ def equal(module: nn.Module) -> Normaliser | None:
 
 def _candidates(module: nn.Module, n: int, gain: bool, bias: bool) -> Iterator[Normaliser]:
     """Yield the layers over ``n`` features that a layer of another library may be equal to."""
-    values = [getattr(module, name) for name in EPS if hasattr(module, name)]
-    eps, p = next(iter(values), 0.0), getattr(module, "p", 1.0)
+    values, p = [getattr(module, name) for name in EPS if hasattr(module, name)][:1], getattr(module, "p", 1.0)
     shares = {1.0, p} if isinstance(p, float) and 0 < p < 1 else {1.0}
-    yield LayerNorm(n, 1e-5 if eps is None else eps, gain, bias)
-    for part, offset, inside in product(shares, (False, True), (True, False)):
-        yield RMSNorm(n, eps, gain, bias=bias, p=part, weight_offset=offset and gain, eps_inside=inside)
+    for eps in values or (0.0, TINY):
+        yield LayerNorm(n, 1e-5 if eps is None else eps, gain, bias)
+        for part, offset, inside in product(shares, (False, True), (True, False)):
+            yield RMSNorm(n, eps, gain, bias=bias, p=part, weight_offset=offset and gain, eps_inside=inside)
 
 
 def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | None) -> None:

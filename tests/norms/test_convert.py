@@ -251,6 +251,22 @@ def test_batch_norms() -> None:
         flat(torch.randn(3, 2, 4))
 
 
+class Unit(nn.Module):
+    def __init__(self, centre: bool) -> None:
+        super().__init__()
+        self.centre, self.gamma = centre, nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.centre:
+            return nn.functional.normalize(x, dim=-1) * 6**0.5 * self.gamma
+        return nn.functional.layer_norm(x, (6,), self.gamma, eps=1e-14)
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_a_vector_of_zeros_stays_one(centre: bool) -> None:
+    assert not converted(Unit(centre), "ln" if centre else "rms")[1](torch.zeros(2, 6)).any()
+
+
 def test_a_layer_at_several_places_stays_one() -> None:
     shared = nn.LayerNorm(6)
     model = nn.Sequential(shared, nn.Linear(6, 6), shared)
