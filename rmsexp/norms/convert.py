@@ -133,6 +133,8 @@ def convert(
         if impl == "compiled":
             new.compile()
         for parent in list(model.modules()):
+            if isinstance(parent, nn.TransformerEncoder) and layer.module in set(parent.layers.modules()):
+                parent.use_nested_tensor = False  # else it passes nested tensors, which only torch's LayerNorm takes
             for name in [name for name, child in parent._modules.items() if child is layer.module]:
                 parent.add_module(name, new)
                 if isinstance(parent, nn.TransformerEncoderLayer):

@@ -169,14 +169,15 @@ def test_what_could_not_compute_the_same_is_left(layer: nn.Module, norm: str, wo
     assert model[1] is layer
 
 
-def test_torchs_encoder_uses_the_new_norm_in_evaluation_too() -> None:
+@pytest.mark.parametrize("padding", [None, torch.arange(4) >= torch.tensor([[4], [3], [2]])], ids=["whole", "padded"])
+def test_torchs_encoder_uses_the_new_norm_in_evaluation_too(padding: Tensor | None) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     model, x = nn.TransformerEncoder(layer, 2), torch.randn(3, 4, 8)
     rmsexp.convert(model, "rms")
-    expected = model(x)
+    expected = model(x, src_key_padding_mask=padding)
     with torch.no_grad():
-        torch.testing.assert_close(model.eval()(x), expected)
+        torch.testing.assert_close(model.eval()(x, src_key_padding_mask=padding), expected)
 
 
 def test_layers_that_cannot_be_called_are_no_norms() -> None:
