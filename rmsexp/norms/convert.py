@@ -340,12 +340,13 @@ def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object
         state[prefix + name] = state[prefix + name][0]
 
 
-def _load_from_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:
-    """Give a state of torch's batch norm the names and shapes of ours."""
-    if f"{prefix}num_batches_tracked" in state:
-        state[f"{prefix}count"] = state.pop(f"{prefix}num_batches_tracked").reshape(1)
-        for name in ("running_mean", "running_var"):
-            state[prefix + name] = state[prefix + name].unsqueeze(0)
+def _load_from_torch(module: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Give a state of torch's batch norm the names and shapes of ours. States of old versions have no count."""
+    count = state.pop(f"{prefix}num_batches_tracked", module.count)
+    state.setdefault(f"{prefix}count", count.reshape(1))
+    for name in ("running_mean", "running_var"):
+        if (value := state.get(prefix + name)) is not None:
+            state[prefix + name] = value.reshape(1, -1)
 
 
 def _two_axes(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -331,3 +331,8 @@ def test_the_state_of_batch_norm_loads_both_ways() -> None:
     again.load_state_dict(ours.state_dict())
     for each in (ours, again):
         torch.testing.assert_close(each.eval()(x), theirs.eval()(x))
+    old = {key: value for key, value in theirs.state_dict().items() if "tracked" not in key}
+    ours.load_state_dict(old)
+    torch.testing.assert_close(ours(x), theirs(x))
+    missing, _ = ours.load_state_dict({key: value for key, value in old.items() if "mean" not in key}, strict=False)
+    assert missing == ["1.running_mean"]
