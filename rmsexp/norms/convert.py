@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rmsexp.config import classes
 from rmsexp.config.words import norm_words, override
 from rmsexp.norms.base import IMPLS, NAMES, FusedNormaliser, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm
@@ -156,6 +157,8 @@ def _norm(
         chosen = other = replace(norm, **options)  # type: ignore[arg-type]
         if hasattr(chosen, "eps") and "eps" not in options and chosen.eps == getattr(type(chosen), "eps", None):
             other = replace(chosen, eps=OTHER_EPS)  # type: ignore[call-arg]
+        for path in chosen.imports:
+            classes.imported(path)
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
         raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
     return chosen, other

@@ -268,6 +268,15 @@ def test_a_vector_of_zeros_stays_one(centre: bool) -> None:
     assert not converted(Unit(centre), "ln" if centre else "rms")[1](torch.zeros(2, 6)).any()
 
 
+def test_a_norm_object_may_name_a_module_that_is_not_imported_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "norm_of_a_caller.py").write_text("from torch.nn import LayerNorm\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    norm = norms.ModuleNorm(name="module", module="norm_of_a_caller.LayerNorm")
+    assert isinstance(converted(nn.LayerNorm(6), norm)[1], Wrapped)
+
+
 def test_a_layer_at_several_places_stays_one() -> None:
     shared = nn.LayerNorm(6)
     model = nn.Sequential(shared, nn.Linear(6, 6), shared)
