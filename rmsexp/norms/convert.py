@@ -282,6 +282,8 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, like: Tensor | None) -> t
         raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
     if isinstance(old, OF_CHANNELS) and not type(old).forward.__module__.startswith("torch."):
         raise ValueError("its class computes more than that of torch")
+    if isinstance(old, nn.InstanceNorm2d) and old.running_mean is not None:
+        raise ValueError("it evaluates with running statistics (track_running_stats=True)")
     same: nn.Module | None = old if isinstance(old, (Normaliser, *OF_CHANNELS)) else equal(old)
     if same is None:
         raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")

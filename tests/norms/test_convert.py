@@ -157,6 +157,7 @@ class Activated(nn.BatchNorm2d):
         (Activated(6), "bn", "computes more"),
         (nn.BatchNorm2d(6, track_running_stats=False), "bn", "no running statistics"),
         (nn.BatchNorm2d(6, momentum=None), "bn", "momentum=None"),
+        (nn.InstanceNorm2d(6, track_running_stats=True), "ln", "running statistics"),
         (nn.LayerNorm(6), "deepnorm", "ScaledSum"),
         (nn.LayerNorm(6), "fading", "set_step"),
     ],
