@@ -123,7 +123,7 @@ class BatchNorm(Normaliser):
 
     The running variance is computed from unbiased variances: the batch's biased variance times ``N / (N - 1)``. N is
     the number of vectors in the statistic. For feature maps N is the number of examples, as in Salimans & Kingma's code
-    for CIFAR-10, whereas torch takes examples times positions.
+    for CIFAR-10, unless ``counts_positions``; torch takes examples times positions.
 
     Args:
         features: Number of features, or of channels.
@@ -136,6 +136,7 @@ class BatchNorm(Normaliser):
     running_var: Tensor
     count: Tensor
     has_gain = True  # whether the centred input is divided by its standard deviation, and multiplied by a gain
+    counts_positions = False  # whether N counts the positions of feature maps, too; in layers that `convert` made
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class BatchNorm(Normaliser):
         centred = x - mean
         var = _mean(centred.square(), mask_weight, axes) if self.has_gain else torch.ones_like(mean)  # else not read
         if self.training:
-            unbiased = [n / max(n - 1, 1) for n in ([len(x)] if self.maps else sizes)]
+            unbiased = [n / max(n - 1, 1) for n in ([len(x)] if self.maps and not self.counts_positions else sizes)]
             update = Update(span, mean.detach(), var.detach(), unbiased, enough)
             if self._before is not None:
                 self._held.append(update)

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -17,7 +17,7 @@ from rmsexp.config import classes
 from rmsexp.config.words import norm_words, override
 from rmsexp.norms.base import IMPLS, NAMES, FusedNormaliser, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm
-from rmsexp.norms.composed import OF_CHANNELS, ByRole, Wrapped, composed_norm
+from rmsexp.norms.composed import OF_CHANNELS, ByRole, ModuleNorm, Wrapped, composed_norm
 from rmsexp.norms.per_example import LayerNorm, PerExampleNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
@@ -96,10 +96,10 @@ def convert(
     several places is replaced by one layer.
 
     A new layer takes over eps, unless the norm states its own (a norm object: other than its class's default); gain and
-    bias, as far as it has them; momentum and running statistics of batch norm; device, dtype, mode and
-    ``requires_grad``. Gain and bias are the same parameters as before, except for a gain that was stored as its
-    difference from 1 and no longer is, or the reverse. A norm replaced by itself computes the same as before, except
-    that our batch norms update running variances with the biased variances of batches, and torch's with unbiased ones.
+    bias, as far as it has them; momentum, unless stated, and running statistics of batch norm; all other parameters and
+    buffers of a layer of the same class; device, dtype, mode and ``requires_grad``. Parameters are the same as before,
+    except for a gain that was stored as its difference from 1 and no longer is, or the reverse. A norm replaced by
+    itself computes the same as before. Batch norms count positions in the running variance, as torch's do.
 
     Norms whose layers have an ``add`` or a ``set_step`` of their own replace nothing, since only our tasks call these.
 
@@ -115,7 +115,7 @@ def convert(
     block of ``by_role`` that no chosen layer has; ConfigError for an unknown norm or option; TypeError for an unknown
     option of a norm object.
     """
-    chosen, other = _norm(norm, impl, config_dir, options)
+    chosen, other, stated = _norm(norm, impl, config_dir, options)
     found, like = layers(model), next((each for each in model.parameters() if each.is_floating_point()), None)
     if not found:
         raise ValueError(f"{type(model).__name__} contains no normalisation layers")
@@ -125,7 +125,7 @@ def convert(
             left.append((layer, "not chosen by where"))
             continue
         try:
-            replaced.append((layer, *_instead_of(layer, chosen, other, like)))
+            replaced.append((layer, *_instead_of(layer, chosen, other, stated, like)))
         except ValueError as error:
             left.append((layer, str(error)))
     if isinstance(chosen, ByRole):
@@ -145,28 +145,37 @@ def convert(
 
 def _norm(
     norm: str | Norm, impl: str | None, config_dir: str | None, options: Mapping[str, object]
-) -> tuple[Norm, Norm]:
-    """Return the norm that the arguments of :func:`convert` describe, and one with another eps unless it states one."""
+) -> tuple[Norm, Norm, set[str]]:
+    """Return the norm that the arguments of :func:`convert` describe, one with another eps unless it states one, and
+    the names of the options that the arguments set.
+    """
     if impl is not None:
         checks.choice("impl", impl, (*IMPLS, "compiled"))
         options = {**options, "impl": "eager" if impl == "compiled" else impl}
+    stated = {*options}
     if isinstance(norm, str):
         words = [*norm_words(norm), *(override(f"norm.{key}", value) for key, value in options.items())]
         chosen, other = (composed_norm([*words, *more], config_dir) for more in ([], [f"norm_eps={OTHER_EPS}"]))
+        stated |= {word.partition("=")[0].removeprefix("norm.") for word in words}
     else:
         chosen = other = replace(norm, **options)  # type: ignore[arg-type]
         if hasattr(chosen, "eps") and "eps" not in options and chosen.eps == getattr(type(chosen), "eps", None):
             other = replace(chosen, eps=OTHER_EPS)  # type: ignore[call-arg]
         for path in chosen.imports:
             classes.imported(path)
+    if isinstance(chosen, ModuleNorm):
+        stated |= {*(chosen.kwargs or {})}
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
         raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
-    return chosen, other
+    return chosen, other, stated
 
 
 def layers(model: nn.Module) -> list[Layer]:
     """Return the normalisation layers of a model, each once, with name, block and role."""
-    named = [(name, module) for name, module in model.named_modules() if name and _is_norm(module)]
+    whole = [module for module in model.modules() if isinstance(module, Normaliser)]
+    parts = {part for module in whole for child in module.children() for part in child.modules()}
+    modules = [(name, module) for name, module in model.named_modules() if name and module not in parts]
+    named = [(name, module) for name, module in modules if _is_norm(module)]
     of_block: dict[str, list[str]] = {}
     for name, _ in named:
         of_block.setdefault(_block(name), []).append(name)
@@ -267,75 +276,111 @@ def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | No
             ours.register_parameter(own, module.get_parameter(name))
 
 
-def _instead_of(layer: Layer, norm: Norm, other: Norm, like: Tensor | None) -> tuple[Normaliser, str]:
-    """Return the layer of ``norm`` that replaces ``layer``, and what it lacks: "gain", "bias", "gain and bias" or "".
+def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: Tensor | None) -> tuple[Normaliser, str]:
+    """Return the layer of ``norm`` that replaces ``layer``, and what it lacks, such as "gain", "gain and bias" or "".
 
-    It has the eps of the old layer if that of ``norm`` and ``other`` (:func:`_norm`) differ. ``like``: gives its device
-    and dtype if the old layer has no gain.
+    ``norm``, ``other``, ``stated``: see :func:`_norm`. ``like``: gives device and dtype if the old layer has no gain.
 
     Raises: ValueError with the reason if the layer cannot be replaced.
     """
     old = layer.module
-    if old._forward_hooks or old._forward_pre_hooks or hasattr(old, "parametrizations"):
-        raise ValueError("it has hooks or parametrisations")
-    if isinstance(old, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
+    inside = old.inner if isinstance(old, Wrapped) else old
+    for each in (old, inside):
+        if each._forward_hooks or each._forward_pre_hooks or hasattr(each, "parametrizations"):
+            raise ValueError("it has hooks or parametrisations")
+    if isinstance(inside, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
         raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
-    if isinstance(old, OF_CHANNELS) and not type(old).forward.__module__.startswith("torch."):
+    if isinstance(inside, OF_CHANNELS) and not type(inside).forward.__module__.startswith("torch."):
         raise ValueError("its class computes more than that of torch")
-    if isinstance(old, nn.InstanceNorm2d) and old.running_mean is not None:
+    if isinstance(inside, nn.InstanceNorm2d) and inside.running_mean is not None:
         raise ValueError("it evaluates with running statistics (track_running_stats=True)")
-    same: nn.Module | None = old if isinstance(old, (Normaliser, *OF_CHANNELS)) else equal(old)
+    same: Any = inside if isinstance(inside, (Normaliser, *OF_CHANNELS)) else equal(inside)
     if same is None:
         raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
     gain, bias = getattr(same, "weight", None), getattr(same, "bias", None)
-    if isinstance(same, Normaliser):
-        shape, maps = same.shape, same.maps
-    else:
-        features: Any = getattr(same, "num_channels", None) or same.num_features
-        shape, maps = (int(features),), isinstance(same, OF_MAPS)
+    maps = old.maps if isinstance(old, Normaliser) else isinstance(old, OF_MAPS)
+    shape = same.shape if isinstance(same, Normaliser) else (getattr(same, "num_channels", None) or same.num_features,)
     if len(shape) != 1:
         raise ValueError("it normalises several axes")
     shift = None if bias is not None else False
-    site = Site(layer.name, shape[0], maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
+    site = Site(layer.name, int(shape[0]), maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
     new, twin = norm.normaliser(site).train(old.training), other.normaliser(site)
     if type(new).set_step is not Normaliser.set_step or not type(new).add.__module__.startswith("rmsexp."):
         raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
+    own: Any = new.inner if isinstance(new, Wrapped) else new
+    known, weight = own if own is new else equal(own), getattr(own, "weight", None)
+    # of a module that is neither LayerNorm nor RMSNorm, by the weight that it starts with
+    own_offset = known.gain_offset if known is not None else float(weight is not None and not weight.any())
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
     # whether it reads `weight` through `effective_gain`, and knows what eps=None means
     is_plain = isinstance(new, PerExampleNorm) and type(new).forward is FusedNormaliser.forward
-    if hasattr(new, "eps") and hasattr(same, "eps") and new.eps != twin.eps:
-        new.eps = same.eps if same.eps is not None or is_plain else torch.finfo(torch.float32).eps
+    if hasattr(same, "eps") and (name := _free_eps(new, own, twin, stated)):
+        knows_none = is_plain or type(own) is type(inside)
+        setattr(own, name, same.eps if same.eps is not None or knows_none else torch.finfo(torch.float32).eps)
     offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
     if offset and is_plain and new.weight is not None:
-        new.gain_offset = offset
-    if gain is not None and offset != new.gain_offset:
-        gain = nn.Parameter(gain.detach() + (offset - new.gain_offset), gain.requires_grad)
-    lacks, own = list[str](), new.inner if isinstance(new, Wrapped) else new
-    for text, name, parameter in (("gain", "weight", gain), ("bias", "bias", bias)):
-        now = getattr(own, name, None)
-        if parameter is not None and now is not None and now.shape == parameter.shape:
-            own.register_parameter(name, parameter)
-        elif parameter is not None:
-            lacks.append(text)
-    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm):
-        _take_statistics(new, same)
+        new.gain_offset = own_offset = offset
+    taken: dict[str, Any] = {"weight": gain, "bias": bias}
+    if type(own) is type(inside):
+        taken = {**dict(inside.named_parameters()), **{key: each.clone() for key, each in inside.named_buffers()}}
+    if gain is not None and offset != own_offset:
+        moved = nn.Parameter(gain.detach() + (offset - own_offset), gain.requires_grad)
+        taken = {name: moved if each is gain else each for name, each in taken.items()}
+    if next(inside.parameters(), None) is None and "gain" not in stated and (is_plain or isinstance(new, BatchNorm)):
+        new.weight, new.elementwise_affine = None, False
+    lacks, there = list[str](), {**dict(own.named_parameters()), **dict(own.named_buffers())}
+    for name, each in taken.items():
+        path, _, leaf = name.rpartition(".")
+        # buffers may have another shape: running statistics of several time steps
+        if name in there and each is not None and (each.shape == there[name].shape or name in own._buffers):
+            setattr(own.get_submodule(path), leaf, each)
+        elif each is not None:
+            lacks.append("gain" if name == "weight" else name)
+    if isinstance(own, BatchNorm):
+        own.counts_positions = getattr(inside, "counts_positions", True)
+    if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
+        _take_statistics(own, inside, stated)
     if isinstance(old, nn.BatchNorm1d):
         new.register_forward_pre_hook(_two_axes)
     return new, " and ".join(lacks)
 
 
-def _take_statistics(new: BatchNorm, old: Any) -> None:
-    """Give ``new`` momentum and running statistics of torch's batch norm ``old``, and its form in state dicts."""
-    if old.running_mean is None or old.momentum is None:
+def _free_eps(new: Normaliser, own: Any, twin: Normaliser, stated: Set[str]) -> str:
+    """Return the name of eps in ``own``, ``new`` or the module in it, or "" if it has none or the norm states its own.
+
+    ``twin``: the layer of the other norm of :func:`_norm`. BN's file and classes of other libraries have a number as
+    default, which is no statement.
+    """
+    name = next((each for each in EPS if hasattr(own, each)), "")
+    if name and (own is not new or isinstance(own, BatchNorm)):
+        arguments = inspect.signature(type(own)).parameters
+        default = next((arguments[each].default for each in EPS if each in arguments), None)
+        return name if getattr(own, name) == default and stated.isdisjoint(EPS) else ""
+    return name if name and getattr(new, name) != getattr(twin, name) else ""
+
+
+def _take_statistics(new: Any, old: Any, stated: Set[str]) -> None:
+    """Give a batch norm the momentum (unless it is stated) and running statistics of another; each is ours or torch's.
+
+    One of ours that replaces torch's has its form in state dicts, too.
+    """
+    momentum = getattr(old, "options", old).momentum
+    if old.running_mean is None or (momentum is None and isinstance(new, BatchNorm)):
         raise ValueError("it has no running statistics, or weighs all batches alike (momentum=None)")
-    if new.options.momentum == BN.momentum:  # the norm states no other
-        new.options = replace(new.options, momentum=old.momentum)
-    new.running_mean.copy_(old.running_mean)
-    new.running_var.copy_(old.running_var)
-    new.count.copy_(old.num_batches_tracked)
-    new.register_state_dict_post_hook(_save_as_torch)
-    new.register_load_state_dict_pre_hook(_load_from_torch)
+    if type(new) is not type(old):
+        for now, before in zip(new.buffers(), old.buffers(), strict=False):  # mean, variance and number of batches
+            if now.numel() != before.numel():
+                raise ValueError("it has running statistics of several time steps")
+            now.copy_(before.view(now.shape))
+    if getattr(new, "options", new).momentum == BN.momentum and "momentum" not in stated:  # also torch's default
+        if isinstance(new, BatchNorm):
+            new.options = replace(new.options, momentum=momentum)
+        else:
+            new.momentum = momentum
+    if isinstance(new, BatchNorm) and (isinstance(old, _BatchNorm) or _save_as_torch in old._state_dict_hooks.values()):
+        new.register_state_dict_post_hook(_save_as_torch)
+        new.register_load_state_dict_pre_hook(_load_from_torch)
 
 
 def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:

@@ -253,6 +253,63 @@ def test_batch_norms() -> None:
         flat(torch.randn(3, 2, 4))
 
 
+def noisy(layer: nn.Module) -> nn.Module:
+    """Return a layer with random parameters and running statistics, in evaluation mode."""
+    generator = torch.Generator().manual_seed(1)
+    for value in (value for value in layer.state_dict().values() if value.is_floating_point()):
+        value.copy_(0.5 + torch.rand(value.shape, generator=generator))
+    return layer.eval()
+
+
+class AddsOne(OnePlus):
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.zeros(hidden_size))
+
+
+MODULE, HERE = "module+class=torch.nn.", f"module+class={__name__}."
+TORCHS = f"{MODULE}BatchNorm2d"
+TWICE: list[tuple[nn.Module, list[str]]] = [
+    (nn.BatchNorm2d(6, 1e-3), ["bn", "bn", f"{MODULE}SyncBatchNorm", TORCHS, TORCHS]),
+    (nn.LayerNorm(6, 0.1), [f"{MODULE}LayerNorm", "ln"]),
+    (nn.RMSNorm(6, 0.1), [f"{MODULE}RMSNorm", "rms", f"{HERE}AddsOne", "rms"]),
+    (nn.GroupNorm(1, 6, 0.1), [f"{MODULE}GroupNorm+kwargs={{num_groups: 1}}"]),
+    (nn.LayerNorm(6, elementwise_affine=False), ["ln"]),
+    (nn.BatchNorm2d(6, affine=False), ["bn"]),
+    (AddsOne(6), [f"{HERE}AddsOne", f"{MODULE}RMSNorm"]),
+    (norms.DynamicTanh(6), ["dyt"]),
+    (norms.DynamicErf(6), ["derf"]),
+]
+
+
+@pytest.mark.parametrize(("layer", "chain"), TWICE)
+def test_a_norm_replaced_by_itself_again_and_again_computes_the_same(layer: nn.Module, chain: list[str]) -> None:
+    maps = isinstance(layer, nn.BatchNorm2d | nn.GroupNorm)
+    x = torch.randn(2, 6, 3, 3) if maps else torch.randn(2, 6)
+    model = nn.Sequential(noisy(layer))
+    expected, parameters = model(x), len(list(model.parameters()))
+    for norm in chain:
+        done = rmsexp.convert(model, norm)
+        assert [(each.name, lacks) for each, lacks in done.replaced] == [("0", "")]
+        torch.testing.assert_close(model(x), expected)
+    assert len(list(model.parameters())) == parameters
+
+
+@pytest.mark.parametrize(("layer", "momentum"), [(nn.BatchNorm2d(6, momentum=0.3), 0.3), (nn.GroupNorm(2, 6), 0.1)])
+def test_running_statistics_of_converted_layers_are_those_of_torch(layer: nn.Module, momentum: float) -> None:
+    theirs, ours, x = nn.BatchNorm2d(6, momentum=momentum), nn.Sequential(layer), torch.randn(2, 6, 4, 4)
+    for norm in ("bn", "bn", TORCHS, TORCHS, "bn"):
+        rmsexp.convert(ours, norm)
+        torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+def test_options_that_are_stated_are_not_taken_over() -> None:
+    layer = converted(nn.BatchNorm1d(6, 1e-3, 0.3), "bn", momentum=0.1, eps=1e-5)[1]
+    assert (layer.eps, layer.options.momentum) == (1e-5, 0.1)
+    assert converted(nn.LayerNorm(6, 1e-3), f"{MODULE}LayerNorm", kwargs={"eps": 1e-5})[1].inner.eps == 1e-5
+
+
 class Unit(nn.Module):
     def __init__(self, centre: bool) -> None:
         super().__init__()
@@ -341,6 +398,7 @@ def test_the_state_of_batch_norm_loads_both_ways() -> None:
     again.load_state_dict(ours.state_dict())
     for each in (ours, again):
         torch.testing.assert_close(each.eval()(x), theirs.eval()(x))
+    rmsexp.convert(ours, "bn")
     old = {key: value for key, value in theirs.state_dict().items() if "tracked" not in key}
     ours.load_state_dict(old)
     torch.testing.assert_close(ours(x), theirs(x))
