@@ -43,14 +43,15 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
 }
 
 // Writes dh, dc, dax (in x.da) and dah (in h.da) of one row, and adds the gradients of gains and shifts to the daffine
-// of x, h and cell. cell.da is a buffer of H values. dout may be null: zeros.
+// of x, h and cell, but for the shift of h, whose gradient is that of the shift of x. cell.da is a buffer of H values.
+// dout may be null: zeros.
 template <typename T>
 void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const StepForms& forms, const T* c,
                   LstmGates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {
   const Vec<T> one(1);
   const auto add = [&](int64_t j, const Vec<T>& gradient, auto count) {
     x.add(gradient, j, count);
-    h.add(gradient, j, count);
+    h.template add<false>(gradient, j, count);
   };
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     auto gradient = load(dh + j, count);

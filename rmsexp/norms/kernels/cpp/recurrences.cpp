@@ -18,7 +18,6 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -27,6 +26,7 @@
 #include "attention.h"
 #include "gru.h"
 #include "lstm.h"
+#include "products.h"
 
 namespace rmsexp {
 namespace {
@@ -58,12 +58,6 @@ Tensor zero_partials(const Tensor& state, at::IntArrayRef shape) {
 
 // Returns a contiguous copy of the transposed weight. With it, the matrix product of every step is a fifth faster.
 Tensor transposed(const Tensor& weight) { return weight.t().contiguous(); }
-
-// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). This
-// is one matrix product over all steps, instead of one per step.
-Tensor weight_gradient(const Tensor& dproduct, const Tensor& input) {
-  return at::mm(dproduct.flatten(0, 1).t(), input.flatten(0, 1));
-}
 
 // The states of a sequence, in the order of its positions. The initial state comes before the first position, or with
 // `reverse` after the last position.
@@ -125,7 +119,7 @@ TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form,
   for (int64_t step = 0; step < T; ++step) {
     const int64_t t = h.position(step);
     Tensor ah = saved.products[t];
-    at::mm_out(ah, h.before(t), w);
+    product(ah, h.before(t), w);
     gru_forward_step().call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
                             saved.gates[t], saved.statistics[t], h.after(t));
   }
@@ -147,7 +141,7 @@ TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::Tens
     gru_backward_step().call(dout.select(1, t), dh, x.select(1, t), saved.products[t], h.before(t), saved.gates[t],
                              saved.statistics[t], mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t],
                              partials);
-    dh.addmm_(dah[t], weight);
+    product(dh, dah[t], weight, true);
   }
   const Tensor dbias = bias.defined() ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
   return {dx, dh, weight_gradient(dah, h.before()), partials.sum(0), dbias};
@@ -180,7 +174,7 @@ TensorList lstm_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form
   for (int64_t step = 0; step < T; ++step) {
     const int64_t t = h.position(step);
     Tensor ah = saved.products[t];
-    at::mm_out(ah, h.before(t), w);
+    product(ah, h.before(t), w);
     forward_step.call(x.select(1, t), ah, h.before(t), c.before(t), mask_at(mask, t), affine, cell_affine, form, eps,
                       saved.gates[t], saved.statistics[t], h.after(t), c.after(t));
   }
@@ -204,9 +198,11 @@ TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::Ten
     backward_step.call(dout.select(1, t), dh, dc, x.select(1, t), saved.products[t], c.before(t), c.after(t),
                        saved.gates[t], saved.statistics[t], mask_at(mask, t), affine, cell_affine, form, eps,
                        dx.select(1, t), dah[t], partials, cell_partials);
-    dh.addmm_(dah[t], weight);
+    product(dh, dah[t], weight, true);
   }
-  return {dx, dh, dc, weight_gradient(dah, h.before()), partials.sum(0), cell_partials.sum(0)};
+  const Tensor daffine = partials.sum(0);
+  daffine[1][1].copy_(daffine[0][1]);  // both shifts are added to the same sums
+  return {dx, dh, dc, weight_gradient(dah, h.before()), daffine, cell_partials.sum(0)};
 }
 
 // The conditional GRU of a decoder (Sennrich et al. 2017, section 2). At each time step, the first GRU updates the
@@ -287,13 +283,13 @@ TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayR
                            .attention = empty(S)};
   for (int64_t t = 0; t < T; ++t) {
     Tensor ah = saved.first_products[t], joint = saved.joint_products[t], ax = saved.context_products[t];
-    at::mm_out(ah, s.before(t), first);
+    product(ah, s.before(t), first);
     gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, in.affine_first, form, eps,
                             saved.first_gates[t], saved.first_statistics[t], saved.between[t]);
-    at::mm_out(joint, saved.between[t], between);
+    product(joint, saved.between[t], between);
     attend.call(in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query, query_form, eps,
                 saved.query_statistics[t], saved.attention[t], saved.contexts[t]);
-    at::mm_out(ax, saved.contexts[t], of_context);
+    product(ax, saved.contexts[t], of_context);
     gru_forward_step().call(ax, gru_part(joint, C), saved.between[t], std::nullopt, optional(in.bias), in.affine_second,
                             form, eps, saved.second_gates[t], saved.second_statistics[t], s.after(t));
   }
@@ -324,15 +320,15 @@ TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::
     gru_backward_step().call(dout.select(1, t), ds, saved.context_products[t], gru_part(joint, C), saved.between[t],
                              saved.second_gates[t], saved.second_statistics[t], std::nullopt, in.affine_second, form,
                              eps, dax[t], gru_part(djoint_t, C), second_partials);
-    dcontexts[t].addmm_(dax[t], in.w_context);
+    product(dcontexts[t], dax[t], in.w_context, true);
     attend_backward.call(dcontexts[t], in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query,
                          saved.query_statistics[t], saved.attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
-    ds.addmm_(djoint_t, in.w_between);
+    product(ds, djoint_t, in.w_between, true);
     gru_backward_step().call(std::nullopt, ds, x.select(1, t), saved.first_products[t], s.before(t),
                              saved.first_gates[t], saved.first_statistics[t], std::nullopt, in.affine_first, form, eps,
                              dx.select(1, t), dah[t], first_partials);
-    ds.addmm_(dah[t], in.w_first);
+    product(ds, dah[t], in.w_first, true);
   }
   const Tensor dattention = attention_partials.sum(0);
   return {dx,

@@ -155,11 +155,13 @@ struct NormBackward {
   T* da;              // gradient of row.a, written
   Vec<T> gradients = Vec<T>(0), products = Vec<T>(0);
 
-  // `gradient` is the gradient of the loss with respect to row.value(j, count).
+  // `gradient` is the gradient of the loss with respect to row.value(j, count). Without kShift, the gradient of the
+  // shift is not accumulated.
+  template <bool kShift = true>
   inline void add(Vec<T> gradient, int64_t j, int64_t count) {
     const auto normalised = row.normalised(j, count);
     store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);
-    store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
+    if constexpr (kShift) store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
     gradient = zero_tail(gradient * load(row.affine.gain + j, count), count);
     gradients = gradients + gradient;
     products = at::vec::fmadd(gradient, normalised, products);
