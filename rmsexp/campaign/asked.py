@@ -115,10 +115,10 @@ def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
 
 def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[str, ...]:
     """Return overrides: those of the mappings, then the typed words. Of several for one key the last one counts."""
-    words = {key: value_word(key, value) for values in stated for key, value in config.flatten(values).items()}
-    plain = ((word, word.lstrip("+")) for word in typed)  # a "+" before a key of every run says nothing
-    typed = (short if short.startswith(WHERE_AND_HOW) else word for word, short in plain)
-    return tuple((words | {word.partition("=")[0]: word for word in typed}).values())
+    words = [value_word(key, value) for values in stated for key, value in config.flatten(values).items()]
+    # "+" before a key says "add it", and only keys with a dot can be new; "++" says "set or add it"
+    plain = (re.sub(r"^\+(\+|(?=\w+=))", "", word) for word in (*words, *typed))
+    return tuple({word.partition("=")[0].lstrip("+"): word for word in plain}.values())
 
 
 def folder_name(name: str, words: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ whoever invents scores can invent all files.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +14,17 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from rmsexp import config
 from rmsexp.campaign import campaign_file, remarks
-from rmsexp.campaign.campaign_file import OCTAVE_KEYS, OCTAVE_RULES, TUNING_SEEDS, Job
-from rmsexp.campaign.results import Campaign, load
-from rmsexp.config import norm_words
+from rmsexp.campaign.campaign_file import OCTAVE_KEYS, OCTAVE_RULES, TUNING, TUNING_SEEDS, moment
+from rmsexp.campaign.results import ByRate, Campaign, load
 from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.config.words import parse
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
-from rmsexp.system.readers import read_yaml
+from rmsexp.rules import selection
+from rmsexp.system.readers import read_json, read_yaml
 
 BASELINE = "rms"  # the norm whose scores are compared with ours
 EVALUATIONS = {"tune": "validation", "final": "scored"}  # the config's evaluation of the runs of a stage
@@ -60,38 +62,58 @@ def _complete(campaign: Campaign) -> Iterator[str]:
 
 
 def _seeds(campaign: Campaign) -> Iterator[str]:
-    """Yield each final run that the rules do not ask for, and each that is missing; nothing before the decision."""
-    if campaign.undecided:
+    """Yield each run that is missing, or that the rules do not ask for, or twice; nothing before the decision."""
+    if campaign.undecided or campaign.tuning.runs:
         return
     needed = campaign.needed_seeds() or campaign.seeds.min_seeds
-    asked, made = set(campaign.final_runs(needed)), {job[1:4] for job in campaign.stages.get("final", [])}
-    for what, runs in (("is missing", asked - made), ("is not one that the rules ask for", made - asked)):
+    asked = Counter([*campaign.final_runs(needed), *_tuning_runs(campaign)])  # tuning has seeds of its own
+    made = Counter(job[1:4] for job in campaign.jobs if job.stage != "pilot")
+    for what, runs in (("is missing", asked - made), ("is more than the rules ask for", made - asked)):
         yield from (f"{norm} at {rate:g} with seed {seed} {what}" for norm, rate, seed in sorted(runs))
+
+
+def _tuning_runs(campaign: Campaign) -> list[tuple[str, float, int]]:
+    """Return the tuning runs that the rules ask for, round by round, given the scores of those before."""
+    found, known = list[tuple[str, float, int]](), campaign.validation
+    scores: ByRate = {norm: {} for norm in known}
+    rules = campaign.mode, campaign.seeds.tune, TUNING[campaign.rules]
+    while campaign.is_tuned and (runs := selection.tune(campaign.grid, scores, *rules).runs):
+        for norm, rate, seed in runs:
+            scores[norm].setdefault(rate, {})[seed] = known[norm][rate][seed]
+        found += runs
+    return found
 
 
 def _runs(campaign: Campaign) -> Iterator[str]:
     """Yield what differs between the record of a run and its job in the campaign's file, or the campaign's mode."""
     metric, mode = campaign.score.metric, f"mode of {campaign.score.metric}"
     for job in campaign.jobs:
-        norm, *options = parse(norm_words(job.norm))
-        asked = {"norm.name": norm.value(), campaign.rate: job.rate, "seed": job.seed, mode: campaign.mode}
+        norm, *options = parse(config.norm_words(job.norm))
+        name, of_folder = norm.value(), "the norm in the folder's name"
+        asked = {"norm.name": name, of_folder: name, campaign.rate: job.rate, "seed": job.seed, mode: campaign.mode}
+        if name in config.options("norm"):
+            asked["norm._target_"] = config.compose([f"norm={name}"]).norm["_target_"]
         asked |= {word.key_or_group: word.value() for word in options}
         asked |= {"evaluation": EVALUATIONS[job.stage]} if job.stage in EVALUATIONS else {}
         try:
             recorded = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
             target = record.RunFolder(campaign.root / job.folder).read_run()["target"]
             recorded[mode] = target["mode"] if metric == target["metric"] else "min"
+            recorded[of_folder] = job.folder.split("/")[2].partition("+")[0]
+            status = read_json(campaign.root / job.folder / record.STATUS)
         except DAMAGE as error:
             if campaign.results[job].ended:  # a missing run is reported elsewhere
                 yield f"{job.folder}: {error!r}"
             continue
+        if campaign.results[job].ended and not (status.get("digest") and status.get("metrics")):
+            yield f"{job.folder}: {record.STATUS} has no digest of itself or of the metrics, so changes would not show"
         for key, value in asked.items():
             if value != recorded.get(key) and str(value) != str(recorded.get(key)):
                 yield f"{job.folder}: {key} is {recorded.get(key)}, not {value}"
 
 
 def _registered(campaign: Campaign) -> Iterator[str]:
-    """Yield how the campaign differs from its registration, and final runs that are earlier or of other code."""
+    """Yield how the campaign differs from its registration, final runs that are earlier, and runs of other code."""
     stored = campaign_file.registration(campaign.path.parent)
     if stored is None or stored.rules is None or campaign.registered is None:
         yield f"{campaign_file.REGISTRATION} is missing"
@@ -115,15 +137,25 @@ def _registered(campaign: Campaign) -> Iterator[str]:
     if changed := campaign_file.changed_keys(then, now):
         yield f"{campaign.path.name} differs from the registration in {', '.join(changed)}"
     yield from remarks.on_registration(campaign)
-    # a run that an earlier campaign made is of the commit at which that one was registered
-    commits = set[str]()
-    for folder in campaign.path.parents[1].iterdir():
+    written = moment(stored.date) or 0.0
+    began = {job: result.began or 0.0 for job, result in campaign.results.items() if result.ended}
+    if not all([written, *began.values()]):
+        yield "the date of the registration, or the start of a run, is missing or cannot be read"
+    # a run that an earlier campaign made is of the commit at which that one was registered; under the first rules,
+    # tuning came before the registration
+    made = set[tuple[str, str]]()
+    for path in campaign.path.parents[1].glob(f"*/{campaign_file.FILE}"):
         with suppress(*DAMAGE):  # of another campaign
-            other = campaign_file.registration(folder)
-            commits |= set() if other is None else {_commit(str(other.commit))}
-    code = {name for job, result in campaign.results.items() if job.stage == "final" for name in result.code}
-    if foreign := sorted(name for name in code if _commit(name) not in commits):
-        yield f"final runs come from {', '.join(foreign)}, at which no campaign here was registered"
+            other = campaign_file.read(path)
+            made |= {(job.folder, _commit(str(other.registered.commit))) for job in other.jobs if other.registered}
+    foreign = {
+        name
+        for job, start in began.items()
+        for name in campaign.results[job].code
+        if (job.stage == "final" or start > written) and (job.folder, _commit(name)) not in made
+    }
+    if foreign:
+        yield f"runs come from {', '.join(sorted(foreign))}, at which no campaign here that has them was registered"
 
 
 def _commit(name: str) -> str:
@@ -137,8 +169,9 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
     Data may differ between stages, if the campaign states other options for tuning.
 
     The rate, what the name of a norm states, and options of norms may differ. So may options of the model that the
-    campaign does not state: remarks on the verdicts name them.
+    campaign does not state: remarks on the verdicts name them. But runs of one norm must have the same.
     """
+    of_norms: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for stage, jobs in campaign.stages.items():
         stated = campaign.runs | (campaign.tuning_runs if stage == "tune" else {})
         asked = {word.key_or_group: word.value() for word in parse(_words(stated))}
@@ -147,7 +180,9 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
             own = {campaign.rate, *(word.partition("=")[0] for word in job.norm.split("+"))}
             with suppress(*DAMAGE):  # a missing run is reported elsewhere
                 recorded = read_yaml(campaign.root / job.folder / record.CONFIG)
-                runs.append((own, identity(recorded) | {key: flatten(recorded).get(key) for key in asked}))
+                values = identity(recorded)
+                of_norms.setdefault((job.norm, stage if campaign.tuning_runs else ""), []).append(values)
+                runs.append((own, values | {key: flatten(recorded).get(key) for key in asked}))
         different = []
         for key in sorted({key for _, values in runs for key in values}):
             is_free = key.startswith("norm.") or (key.startswith("model.") and key not in asked)
@@ -156,6 +191,10 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
             different += [key] * (len(found) > 1 and not is_free)
         if different:
             yield f"runs of the stage {stage} differ in {', '.join(different)}"
+    for (norm, _), same in of_norms.items():
+        keys = {key for values in same for key in values} - {campaign.rate, "evaluation"}
+        if different := [key for key in sorted(keys) if len({str(values.get(key)) for values in same}) > 1]:
+            yield f"runs of {norm} differ in {', '.join(different)}"
     ended = [(job, result.data) for job, result in campaign.results.items() if result.ended]
     data = {(job.stage if campaign.tuning_runs else "", digest) for job, digest in ended}
     if len(data) > len({stage for stage, _ in data}):
@@ -185,25 +224,29 @@ def _sources(campaign: Campaign) -> Iterator[str]:
 
 
 def _copies(campaign: Campaign) -> Iterator[str]:
-    """Yield runs that have the same losses as another run."""
-    first: dict[tuple[object, ...], Job] = {}
-    for job in sorted(campaign.jobs, key=lambda job: job.folder):
+    """Yield runs whose losses, or the last of them, are those of another run, or the last of those."""
+    seen: list[tuple[str, list[str]]] = []
+    for folder in sorted({job.folder for job in campaign.jobs}):
         try:
-            rows, _ = record.RunFolder(campaign.root / job.folder).read_metrics()
+            rows, _ = record.RunFolder(campaign.root / folder).read_metrics()
         except DAMAGE:
             continue
-        losses = tuple(repr(row.get("loss")) for row in rows)
-        if losses and (other := first.setdefault(losses, job)) != job:
-            yield f"{job.folder} has the losses of {other.folder}: a copy, or one norm under two names"
+        losses = [repr(row["loss"]) for row in rows if row.get("loss") is not None]
+        for other, theirs in seen:
+            shared = min(len(losses), len(theirs))
+            if shared and losses[-shared:] == theirs[-shared:]:
+                yield f"{folder} has the losses of {other}: a copy, or one norm under two names"
+        seen.append((folder, losses))
 
 
 def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:
     """Yield our campaigns with the same runs, score, ladder and tolerance; both tuned, or both with the same grid."""
     keys = ("runs", "score", "ladder", "tolerance", "is_tuned", *["grid"] * (not campaign.is_tuned))
     for path in campaign_file.find(ours):
-        own = campaign_file.read(path)
-        if all(getattr(own, key) == getattr(campaign, key) for key in keys):
-            yield load(path)
+        with suppress(*DAMAGE):  # ours says nothing about theirs
+            own = campaign_file.read(path)
+            if all(getattr(own, key) == getattr(campaign, key) for key in keys):
+                yield load(path)
 
 
 def _baseline(campaign: Campaign, own: Campaign) -> Iterator[str]:

@@ -91,9 +91,9 @@ def on_registration(campaign: Campaign) -> list[str]:
 
 
 def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
-    """Return the ``model.…`` options of a norm's first ended tuning run that can be read; {} without such a run."""
-    for job, result in campaign.of_stage("tune", norm):
-        if result.ended and (values := options(campaign.root / job.folder)):
+    """Return the ``model.…`` options of a norm's last ended run that can be read; {} without such a run."""
+    for job, result in reversed([*campaign.results.items()]):
+        if job.norm == norm and result.ended and (values := options(campaign.root / job.folder)):
             of_model = {key: value for key, value in values.items() if key.startswith("model.")}
             # older runs lack keys that were added later, and have their default
             return {key: value for key, value in of_model.items() if value != ADDED.get(key)}

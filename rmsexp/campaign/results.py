@@ -93,9 +93,11 @@ class Campaign(CampaignFile):
             return Result("missing")
 
     def _read(self, files: record.RunFolder, job: Job) -> Result:
-        run, status = files.read_run(), str(files.read_status()["status"])
-        if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
-            raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
+        run, stored = files.read_run(), files.read_status()
+        name, status = "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"]), stored["status"]
+        for path, described in ((files.run_path, name), (files.status_path, stored.get("run"))):
+            if described not in (None, job.folder):
+                raise ValueError(f"{path} describes the run {described}, so it does not count")
         code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
         result = Result(status, code=code, data=run["dataset"]["digest"], began=began)

@@ -3,6 +3,7 @@
 import ctypes
 import inspect
 import os
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -17,12 +18,15 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 def available(wanted: torch.device | str | None = None) -> torch.device:
     """Return the device ``wanted``; None stands for the GPU if there is one, else the CPU.
 
-    Raises: ConfigError if it is CUDA and torch sees no CUDA device.
+    Raises: ConfigError if it is neither the CPU nor a CUDA device that torch sees.
     """
-    device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("torch sees no CUDA device here; use the device cpu")
-    return device
+    with suppress(RuntimeError):  # torch has no device of this name
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if wanted is None else wanted)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("torch sees no CUDA device here; use the device cpu")
+        if device.type in ("cpu", "cuda") and (device.index or 0) < max(1, torch.cuda.device_count()):
+            return device
+    raise ConfigError(f"device {wanted}: use cpu, cuda, or cuda:N (torch sees {torch.cuda.device_count()} GPUs here)")
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.campaigns import loaded
 
 from rmsexp.campaign import campaign_file
+from rmsexp.campaign.check import check as check_campaign
+from rmsexp.campaign.results import load
 from rmsexp.commands import campaign as command
 from rmsexp.records import record
 
@@ -41,6 +44,10 @@ def edit(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(content))
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
 def run_of(root: Path, norm: str, seed: int) -> Path:
     jobs = campaign_file.read(root / "campaigns" / NAME / campaign_file.FILE).jobs
     return next(root / job.folder for job in jobs if job.norm.startswith(norm) and job.seed == seed)
@@ -66,8 +73,7 @@ def test_options_of_other_commands_are_refused(sent: Path, capsys: pytest.Captur
 
 
 def changed_metric(root: Path) -> str:
-    path = run_of(root, "rms", 1) / record.METRICS
-    path.write_text(path.read_text().replace('"loss": 2.', '"loss": 1.'))
+    replace(run_of(root, "rms", 1) / record.METRICS, '"loss": 2.', '"loss": 1.')
     return "complete    .*its digest is another"
 
 
@@ -90,8 +96,8 @@ def two_sources(root: Path) -> str:
     return "source      rms.* was trained with 2 different sources"
 
 
-def later_registration(root: Path) -> str:
-    folder, date = root / "campaigns" / NAME, "2026-12-24T00:00:00+00:00"
+def later_registration(root: Path, date: str = "2026-12-24T00:00:00+00:00") -> str:
+    folder = root / "campaigns" / NAME
     edit(folder / campaign_file.REGISTRATION, lambda registered: registered.update(date=date))
     edit(folder / campaign_file.FILE, lambda file: file["registered"].update(date=date))
     return "registered  12 of its 12 final runs began before its rules were registered"
@@ -124,15 +130,13 @@ def copied_run(root: Path) -> str:
 
 
 def other_recipe(root: Path) -> str:
-    path = run_of(root, "rms", 0) / record.CONFIG
-    path.write_text(path.read_text().replace("label_smoothing: 0.1", "label_smoothing: 0.0"))
+    replace(run_of(root, "rms", 0) / record.CONFIG, "label_smoothing: 0.1", "label_smoothing: 0.0")
     return "same recipe runs of the stage final differ in label_smoothing"
 
 
 def other_runs(root: Path) -> str:
     for job in campaign_file.read(root / "campaigns" / NAME / campaign_file.FILE).jobs:
-        path = root / job.folder / record.CONFIG
-        path.write_text(path.read_text().replace("init: null", "init: lecun_normal"))
+        replace(root / job.folder / record.CONFIG, "init: null", "init: lecun_normal")
     return "same recipe runs of the stage final differ in model.init"
 
 
@@ -152,7 +156,53 @@ def swapped_norms(root: Path) -> str:
         root / "campaigns" / NAME / campaign_file.FILE,
         lambda file: [job.update(norm=others.get(job["norm"], job["norm"])) for job in file["jobs"]],
     )
-    return "runs        .*norm.name is (rms, not ln|ln, not rms)"
+    return "runs        .*norm.name is (rms, not ln|ln, not rms)\n.*the norm in the folder's name is "
+
+
+def swapped_results(root: Path) -> str:
+    ours, theirs = run_of(root, "rms", 0), run_of(root, "ln", 0)
+    for name in (record.METRICS, record.STATUS):
+        (ours / name).rename(root / name)
+        (theirs / name).rename(ours / name)
+        (root / name).rename(theirs / name)
+    return "complete    .*status.json describes the run .*/seed0"
+
+
+def other_norm(root: Path) -> str:
+    path = run_of(root, "rms", 0) / record.CONFIG
+    replace(path, "rmsexp.norms.RMS", "rmsexp.norms.LN")
+    replace(path, "gain: true", "gain: false")
+    return r"norm._target_ is rmsexp.norms.LN, not rmsexp.norms.RMS[^!]*rms.* differ in norm._target_, norm.gain"
+
+
+def unreadable_date(root: Path) -> str:
+    later_registration(root, "yesterday")
+    return "registered  the date of the registration, or the start of a run, is missing"
+
+
+def no_start(root: Path) -> str:
+    edit(run_of(root, "rms", 0) / record.RUN, lambda run: run["sessions"][0].pop("started"))
+    return "registered  the date of the registration, or the start of a run, is missing"
+
+
+def more_runs(root: Path) -> str:
+    path, changes = root / "campaigns" / NAME / campaign_file.FILE, ({}, {"seed": 0}, {"stage": "tune", "seed": 77})
+    edit(path, lambda file: file["jobs"].extend([file["jobs"][-1] | change for change in changes]))
+    return "\n  ".join(f"seeds       .* {seed} is more than the rules ask for" for seed in (0, 2, 77))
+
+
+def no_digests(root: Path) -> str:
+    edit(run_of(root, "rms", 0) / record.STATUS, lambda status: [status.pop("digest"), status.pop("metrics")])
+    return "runs        .*status.json has no digest"
+
+
+def copied_later_rows(root: Path) -> str:
+    copied_run(root)
+    files = record.RunFolder(run_of(root, "rms", 1))
+    files.metrics_path.write_bytes(files.metrics_path.read_bytes().partition(b"\n")[2])
+    with files.locked():
+        files.write_status("finished", 3000)
+    return "no copies   .*/seed1 has the losses of .*/seed0"
 
 
 def one_run_for_all(root: Path) -> str:
@@ -176,7 +226,9 @@ def other_data(root: Path) -> str:
 
 def other_code(root: Path) -> str:
     edit(run_of(root, "rms", 0) / record.RUN, lambda run: run["sessions"][0]["git"].update(commit="c0ffee"))
-    return "registered  final runs come from c0ffee, at which no campaign here was registered"
+    (other := root / "campaigns/x").mkdir()
+    (other / campaign_file.REGISTRATION).write_text('{"commit": "c0ffee", "digest": "", "date": ""}')
+    return "registered  runs come from c0ffee, at which no campaign here that has them was registered"
 
 
 def other_rules(root: Path) -> str:
@@ -197,6 +249,7 @@ def strange_file(root: Path) -> str:
         *(changed_metric, dropped_seed, other_source, two_sources, later_registration, other_margin),
         *(registered_again, copied_run, other_recipe, other_runs, earlier_date, weak_baseline),
         *(swapped_norms, one_run_for_all, other_mode, other_data, other_code, other_rules, strange_file),
+        *(swapped_results, other_norm, unreadable_date, no_start, no_digests, more_runs, copied_later_rows),
     ],
 )
 def test_a_tampered_copy_is_refused_with_the_reason(
@@ -207,3 +260,24 @@ def test_a_tampered_copy_is_refused_with_the_reason(
     assert status == 1
     assert " is refused" in text
     assert re.search(reason, text)
+
+
+def test_a_damaged_campaign_of_ours_refuses_none_of_theirs(sent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (damaged := sent.parent / "ours/campaigns/other").mkdir(parents=True)
+    (damaged / campaign_file.FILE).write_text("{")
+    assert command.main(["check", str(sent), "--ours", str(damaged.parents[1])]) == 0
+    assert "baseline    not checked" in capsys.readouterr().out
+
+
+def test_tuning_runs_are_of_the_recipe_and_code_of_final_runs(tmp_path: Path) -> None:
+    campaign = loaded(tmp_path)
+    for job in campaign.jobs:
+        if job.stage == "final":
+            config = tmp_path / job.folder / record.CONFIG
+            config.write_text(config.read_text() + f"model: {{layers: {12 if job.norm == 'rms' else 4}}}\n")
+    later = {"git": {"commit": "later"}, "started": "2026-11-23T00:00:00+00:00"}
+    edit(tmp_path / campaign.jobs[0].folder / record.RUN, lambda run: run["sessions"][0].update(later))
+    found = check_campaign(campaign := load(campaign.path), tmp_path / "none")
+    assert "runs of rms differ in model.layers" in found["same recipe"]
+    assert any(line.startswith("runs come from later") for line in found["registered"])
+    assert "model.layers is 12 with rms and 4 with ln" in campaign.all_remarks()

@@ -9,7 +9,7 @@ from helpers.campaigns import EQUAL, RUNS, ask
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question
-from rmsexp.campaign.asked import folder_name
+from rmsexp.campaign.asked import folder_name, overrides
 from rmsexp.campaign.question import Question
 from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
@@ -20,7 +20,7 @@ OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 @pytest.mark.usefixtures("quick_folders")
 def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "batch_size=8", "final.max_seeds=3", "batch_size=16", "timing.budget=600", "++threads=2")
+    asked = ask(tmp_path, "batch_size=8", "++final.max_seeds=3", "++batch_size=16", "timing.budget=600", "++threads=2")
     assert (asked.campaign.grid, asked.campaign.seeds.tune) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.campaign.tuned_by), " ".join(asked.campaign.score)) == (
         "valid image_recall",
@@ -122,6 +122,11 @@ def test_rates_that_the_rules_may_ask_for_later_are_composed_at_once(tmp_path: P
 def test_a_campaign_of_no_list_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=r"norms must|recursion|a list stands where keys belong"):
         question.read("quality_order_embedding", [word])
+
+
+def test_the_last_of_several_words_for_a_key_counts_with_or_without_plus() -> None:
+    assert overrides({"a.b": 1}, typed=["++a.b=2"]) == overrides(typed=["++a.b=3", "a.b=2"]) == ("a.b=2",)
+    assert overrides(typed=["+a=1", "+b.c=1", "+b.c=2"]) == ("a=1", "+b.c=2")  # b.c may be a new key
 
 
 def test_names_of_folders_differ_when_the_words_differ() -> None:

@@ -5,6 +5,7 @@ import math
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,14 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "mine/own/rms").glob("seed*")} == {"seed0", "seed0.old0"}
     with pytest.raises(ConfigError, match="folder"):
         rmsexp.Recorder("mine/other", "rms", results=tmp_path)
+
+
+@pytest.mark.parametrize("device", ["mps", "meta", "gpu", "auto", "cuda:x", "cuda:99", "", 0])
+def test_a_device_that_is_not_here_is_refused(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device") as caught:
+        rmsexp.Recorder("mine", "rms", results=tmp_path, device=device, force=True)
+    assert len(str(caught.value)) < 120
 
 
 def test_numbers_of_other_libraries_paths_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
