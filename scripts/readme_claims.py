@@ -37,7 +37,12 @@ DOCKET = (
         f"{ARXIV('2604.01563')}: 0.31 nats worse",
         "Derf with tuned alpha is not worse than RMSNorm",
     ),
-    Dispute("Derf, with Muon", ARXIV("2512.10938"), f"{ARXIV('2604.01563')}: 0.97 nats worse", "norm_by_optimiser"),
+    Dispute(
+        "Derf is better than norms, with Muon",
+        ARXIV("2512.10938"),
+        f"{ARXIV('2604.01563')}: 0.97 nats worse",
+        "Derf is not worse than RMSNorm, with Muon",
+    ),
     Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", SCALED),
     Dispute(
         "the gain is not needed",
