@@ -273,6 +273,7 @@ translate DIR --checkpoint first -> --checkpoint
 translate DIR --norm-class nowhere.Norm -> nowhere.Norm
 translate DIR/nowhere -> name the folder of a run
 campaign table2 --jobs 0 -> --jobs
+campaign check DIR --plan -> leave out --plan
 """
 
 
