@@ -399,7 +399,6 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
 
     for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
         runs, typed, *_ = words_module.expand(words, True, None)
-        assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None
         )

@@ -250,8 +250,6 @@ def test_ctrl_c_keeps_the_process_that_has_measured(tmp_path: Path) -> None:
     env = os.environ | {"TMPDIR": str(tmp_path)}  # a machine lock of its own
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
     next(line for line in process.stderr if "process 1 of 6 has measured" in line)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr.read() == "rmsexp: stopped by SIGINT\n"

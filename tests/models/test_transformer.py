@@ -90,7 +90,6 @@ def test_initial_values_at_base_sizes() -> None:
             assert site.weight.abs().max().item() == pytest.approx(bound, abs=6e-5)
             assert site.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
             assert site.weight.mean().item() == pytest.approx(0, abs=0.001)
-            assert site.bias is not None
             assert (site.bias == 0).all()
     for table in (model.source_embedding, model.target_embedding):
         assert table.std().item() == pytest.approx(0.0442, rel=0.01)

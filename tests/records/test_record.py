@@ -38,7 +38,6 @@ def holder(folder: record.RunFolder) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of ``folder``."""
     command = [sys.executable, "-c", HOLDER, str(folder.path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
@@ -68,7 +67,6 @@ def test_reading_stops_at_the_first_damaged_line_and_names_it(folder: record.Run
         file.write(line + f"\n{json.dumps(ROWS[0])}\n".encode())
     rows, warning = folder.read_metrics()
     assert rows == ROWS
-    assert warning is not None
     assert warning.startswith(f"{folder.metrics_path}:4: ")
 
 

@@ -90,7 +90,6 @@ with machine_lock.measuring(print):
 
 def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", MEASURE, folder], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "measuring\n"
         lines: list[str] = []
 
