@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, draw, fill, weight_of
-from helpers.translation_models import SiteList, parameters
-from torch import Tensor, nn
+from helpers.translation_models import SiteList, padded, parameters
+from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.models import order_embedding as order_embedding_model
@@ -28,13 +28,6 @@ def make(name: str, *, absolute: bool = True) -> Any:  # an OrderEmbedding; Any,
 def captions() -> list[Tensor]:
     generator = stream(0, "captions")
     return [torch.randint(1, WORDS, (length,), generator=generator) for length in LENGTHS]
-
-
-def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Return tokens, padded with ``fill``, and their mask, ``(sequences, time)`` each."""
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    tokens = nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=fill)
-    return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
 
 
 # Vectors
