@@ -17,10 +17,6 @@ def lock(tmp_path: Path) -> Lock:
     return Lock(tmp_path / ".seed0.lock", tmp_path / "seed0")
 
 
-def same_lock(lock: Lock) -> Lock:
-    return Lock(lock.path, lock.path)
-
-
 def failing(number: int) -> Callable[..., object]:
     """Return a function that fails as a call of the system does, with the number of an error."""
 
@@ -86,7 +82,7 @@ def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, ch
     with lock.held():
         lock.check()
         change(lock.path)
-        with same_lock(lock).held(), pytest.raises(RunLockedError, match="was deleted or replaced"):
+        with Lock(lock.path, lock.path).held(), pytest.raises(RunLockedError, match="was deleted or replaced"):
             lock.check()
     lock.check()
 
@@ -105,7 +101,8 @@ def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_lock
     monkeypatch.setattr(fcntl, "flock", change_then_lock)
     with lock.held():
         lock.check()
-        with pytest.raises(RunLockedError, match="is being written by another process"), same_lock(lock).held():
+        other = Lock(lock.path, lock.path)
+        with pytest.raises(RunLockedError, match="is being written by another process"), other.held():
             pass
 
 
