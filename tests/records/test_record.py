@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.records import write_run
@@ -126,11 +127,7 @@ def test_write_atomic_replaces_the_file_or_leaves_it_as_it_was(
     for content in ("text\n", b"\x00\xff", "old"):
         atomic.write_atomic(path, content)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(*broken, fail)
+    monkeypatch.setattr(*broken, Mock(side_effect=OSError(28, "No space left on device")))
     for name in ("file", "another"):
         with pytest.raises(OSError, match="No space"):
             atomic.write_atomic(tmp_path / name, "new")

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -288,10 +289,7 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(self: Any) -> None:  # noqa: ARG001
-        raise Diverged(3)
-
-    monkeypatch.setattr(Trainer, "_train", run)
+    monkeypatch.setattr(Trainer, "_train", Mock(side_effect=Diverged(3)))
     trainer: Any = Trainer.__new__(Trainer)
     trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "disturbed"}, own])
     trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()
