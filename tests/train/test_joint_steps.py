@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -33,9 +33,6 @@ from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
 
 TASKS = ("attentive_reader", "order_embedding", "language_model")
-
-
-T = TypeVar("T")
 LIMIT_SECONDS = 60  # a thread that waits longer fails
 
 
@@ -97,11 +94,11 @@ class ThreadGroup(Group):
         tensor.copy_(torch.stack(self.gather(tensor.clone())).sum(0))
 
 
-def in_threads(size: int, work: Callable[[Any], T]) -> list[T]:
+def in_threads(size: int, work: Callable[[Any], Any]) -> list[Any]:
     """Return ``work(group)`` of each of ``size`` threads, by rank. Raises the first error of a thread."""
     shared, errors = Shared(size), list[BaseException]()
 
-    def begin(rank: int) -> T:
+    def begin(rank: int) -> Any:
         torch.set_num_threads(1)  # each thread has a number of its own
         with shared.computing:
             try:
