@@ -17,8 +17,6 @@ BATCH, LEAST = len(LENGTHS), 4  # LEAST: min_examples of the batch norms in NORM
 MASK = mask_of(LENGTHS, TIME)
 UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
 BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
-EVALUATION = pytest.mark.parametrize("evaluation", ["running", "batch"])
 Unit = type[GRU] | type[LSTM]
 
 
@@ -175,8 +173,8 @@ def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: b
 
 @UNITS
 @BOTH
-@PADDING
-@EVALUATION
+@pytest.mark.parametrize("padding", ["exclude", "include"])
+@pytest.mark.parametrize("evaluation", ["running", "batch"])
 @pytest.mark.parametrize("family", [norms.BN, norms.MeanOnlyBN])
 def test_batch_norm_learns_the_statistics_of_each_step(
     family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str

@@ -67,16 +67,12 @@ def test_on_a_file_system_without_locks_nobody_holds_one(
 # --- runs
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def replace(path: Path) -> None:
     path.with_name("other").write_text("")
     path.with_name("other").replace(path)
 
 
-@pytest.mark.parametrize("change", [delete, replace])
+@pytest.mark.parametrize("change", [Path.unlink, replace])
 def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, change: Callable[[Path], None]) -> None:
     lock.check()  # does nothing while the lock is not held
     with lock.held():
@@ -87,7 +83,7 @@ def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, ch
     lock.check()
 
 
-@pytest.mark.parametrize("change", [delete, replace])
+@pytest.mark.parametrize("change", [Path.unlink, replace])
 def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_locked(
     lock: Lock, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
