@@ -86,40 +86,21 @@ def threads_of_torch() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests that measure from waiting for, and pausing, campaign workers and measurements on this machine."""
+def apart_from_the_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests that measure from waiting for, and pausing, campaign workers and measurements on this machine.
+
+    They do not read its quiet reference, on which they would print notices, and probes in this process take no time; a
+    real one takes up to ten milliseconds. Files count as stored at once: waiting for the disk took a part of the time
+    of most runs.
+    """
+    from rmsexp.measure import probes
     from rmsexp.system import machine_lock
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_lock, "FOLDER", tmp_path_factory.mktemp("machine"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests from reading, and printing notices on, this machine's quiet reference."""
-    from rmsexp.measure import probes
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes, "FOLDER", tmp_path_factory.mktemp("quiet"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_probing_of_the_machine() -> Iterator[None]:
-    """Give timings of this process probes that take no time; a real one takes up to ten milliseconds."""
-    from rmsexp.measure import probes
 
     fixed = SimpleNamespace(take=lambda: probes.Times(0.001, 0.002))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_lock, "FOLDER", tmp_path_factory.mktemp("machine"))
+        patch.setattr(probes, "FOLDER", tmp_path_factory.mktemp("quiet"))
         patch.setattr(probes, "probe", lambda: fixed)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_disks() -> Iterator[None]:
-    """Let files count as stored at once: waiting for the disk took a part of the time of most runs."""
-    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which also fails if the file is closed
         yield
 

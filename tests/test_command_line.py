@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp import config
 from rmsexp.__main__ import COMMANDS
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError
@@ -95,12 +94,6 @@ def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatc
     assert command_line.command("rmsexp") == f"{sys.executable} -m rmsexp"
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert command_line.command("rmsexp") == f"bin/{Path(sys.executable).name} -m rmsexp"
-
-
-@pytest.mark.parametrize("path", ["/mnt/données", "/tmp/out~1", "a b", "it's", "a\\'b", "a\\", "plain/p-1.0"])
-def test_hydra_takes_a_word_with_any_path(path: str) -> None:
-    (override,) = config.parse([command_line.value_word("results", path)])
-    assert str(override.value()) == path
 
 
 @pytest.mark.parametrize(

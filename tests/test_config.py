@@ -69,11 +69,9 @@ def test_a_config_is_what_hydra_composes(words: list[str]) -> None:
     ("overrides", "folder"),
     [
         pytest.param([], "cifar10/demo/rms/seed0", id="defaults"),
-        pytest.param(["seed=3"], "cifar10/demo/rms/seed3", id="seed"),
         pytest.param(["norm=ln", "scale=paper"], "cifar10/paper/ln/seed0", id="choices"),
         pytest.param(["optim.lr=0.003", "norm.eps=1e-6", "seed=0"], "cifar10/demo/rms/seed0", id="defaults typed"),
         pytest.param(["optim.lr=0.01"], "cifar10/demo+optim.lr=0.01/rms/seed0", id="setting"),
-        pytest.param(["optim.lr=1e-2"], "cifar10/demo+optim.lr=0.01/rms/seed0", id="as another spells it"),
         pytest.param(["norm=none", "optim.lr=0.0003"], "cifar10/demo/none/seed0", id="the pair's own value"),
         pytest.param(["norm=none", "optim.lr=0.003"], "cifar10/demo+optim.lr=0.003/none/seed0", id="not the pair's"),
         pytest.param(["norm=prms", "norm.p=0.5"], "cifar10/demo/prms+p=0.5/seed0", id="series"),
@@ -84,7 +82,6 @@ def test_a_config_is_what_hydra_composes(words: list[str]) -> None:
             ["model.width=0.5", "batch_size=8"], "cifar10/demo+batch_size=8+model.width=0.5/rms/seed0", id="sorted"
         ),
         pytest.param(["precision=bfloat16"], "cifar10/demo+precision=bfloat16/rms/seed0", id="precision"),
-        pytest.param(["deterministic=false"], "cifar10/demo+deterministic=False/rms/seed0", id="deterministic"),
         pytest.param(["schedule.steps=90"], "cifar10/demo+schedule.steps=90/rms/seed0", id="the schedule's length"),
     ],
 )
@@ -399,7 +396,6 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
 
     for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
         runs, typed, *_ = words_module.expand(words, True, None)
-        assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None
         )

@@ -1,7 +1,7 @@
 """What is shown after a run: the command that is suggested, and curves that cannot be drawn."""
 
 from pathlib import Path
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,9 +28,6 @@ def test_norms_are_suggested_until_all_have_runs(tmp_path: Path) -> None:
 def test_curves_that_cannot_be_drawn_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise ValueError("Out of range float values")
-
-    monkeypatch.setattr("rmsexp.report.draw", fail)
+    monkeypatch.setattr("rmsexp.report.draw", Mock(side_effect=ValueError("Out of range float values")))
     assert outcomes.draw(config.job([])) is None
     assert capsys.readouterr().err == "rmsexp: the curves cannot be drawn: Out of range float values\n"

@@ -14,9 +14,8 @@ from rmsexp.system import process
 ROOT = Path(__file__).parents[1]
 
 
-def run_python(code: str, *, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, **options)
+def run(*command: str | Path, cwd: Path = ROOT, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, **options)
 
 
 # --- output
@@ -32,19 +31,13 @@ def main(argv=None):
     return 0
 raise SystemExit(main())
 """
-    done = subprocess.run(
-        ["sh", "-c", '"$0" -c "$1" | head -1', sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-    )
+    done = run("sh", "-c", '"$0" -c "$1" | head -1', sys.executable, code)
     assert (done.stdout, done.stderr) == ("a line\n", "")
 
 
 def test_characters_that_the_stream_lacks_become_question_marks() -> None:
     code = "from rmsexp.system.command_line import entry_point\nentry_point(lambda argv=None: print('é → x'))()"
-    done = run_python(code, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = run(sys.executable, "-c", code, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.stdout, done.stderr) == ("? ? x\n", "")
 
 
@@ -64,9 +57,7 @@ def test_ctrl_c_in_a_command_can_be_caught(tmp_path: Path) -> None:
         "    except KeyboardInterrupt: print('stopped'); raise\n"
         "sys.exit(main())\n"
     )
-    command = [sys.executable, str(tmp_path / "rmsexp_command.py")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = run(sys.executable, tmp_path / "rmsexp_command.py", env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", LINE)
 
 
@@ -75,16 +66,14 @@ def test_ctrl_c_while_a_command_imports_its_modules_ends_it_without_a_traceback(
     (tmp_path / "pandas.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     code = "import signal; a = signal.getsignal(2); import rmsexp; assert signal.getsignal(2) is a"
-    assert run_python(code).returncode == 0  # only commands have a handler of their own
+    assert run(sys.executable, "-c", code).returncode == 0  # only commands have a handler of their own
     ends = {"-m rmsexp.report results": (-signal.SIGINT, "", ""), "-m rmsexp report results": (130, "", LINE)}
     for command, end in ends.items():
-        done = subprocess.run(
-            [sys.executable, *command.split()],
+        done = run(
+            sys.executable,
+            *command.split(),
             env=os.environ | {"PYTHONPATH": path},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert (done.returncode, done.stdout, done.stderr) == end
@@ -107,10 +96,8 @@ if __name__ == "__main__":
 
 def test_a_process_of_a_pool_ends_with_the_command(tmp_path: Path) -> None:
     (tmp_path / "pool.py").write_text(POOL)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(tmp_path / "pool.py")]
     # the pool's process has the pipes, too, so that this returns only when it has ended
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = run(sys.executable, tmp_path / "pool.py", env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

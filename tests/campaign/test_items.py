@@ -189,6 +189,7 @@ def test_an_item_from_its_first_run_to_its_table(
 
     Nothing is computed from a run whose metrics were edited.
     """
+    setting = config.job(["task=order_embedding", *SMALL]).setting
     words = ["mine", "--config-dir", own_item, f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
     assert main([*words, "--plan"]) == 0
     assert "mine   2            0       0:00  0:0" in capsys.readouterr().out
@@ -196,7 +197,7 @@ def test_an_item_from_its_first_run_to_its_table(
     assert main(words) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line for line in out if line.startswith("mine run ")] == [
-        f"mine run {number} of 2: order_embedding/{_setting()}/{norm}/seed0" for number, norm in ((1, "ln"), (2, "rms"))
+        f"mine run {number} of 2: order_embedding/{setting}/{norm}/seed0" for number, norm in ((1, "ln"), (2, "rms"))
     ]
     (page,) = (tmp_path / "results/paper").glob("*/mine.md")
     assert f"Table 7       {page}" in out
@@ -206,15 +207,11 @@ def test_an_item_from_its_first_run_to_its_table(
     assert lines[6].endswith(" | 38.4 |")
     assert "- Here: scale=demo, built-in synthetic data scenes, seed 0, " in page.read_text()
     assert pd.read_csv(page.with_suffix(".csv"))["here"].between(0, 1).all()
-    metrics = tmp_path / f"results/order_embedding/{_setting()}/rms/seed0/metrics.jsonl"
+    metrics = tmp_path / f"results/order_embedding/{setting}/rms/seed0/metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"image_r1": 0', '"image_r1": 1'))
     assert main(words) == 1
     assert page.read_text().splitlines()[7].startswith(f"| OE + RMSNorm | {formats.NO_VALUE} | ")
-    assert f"order_embedding/{_setting()}/rms/seed0" in page.read_text()
-
-
-def _setting() -> str:
-    return str(config.job(["task=order_embedding", *SMALL]).setting)
+    assert f"order_embedding/{setting}/rms/seed0" in page.read_text()
 
 
 @pytest.mark.usefixtures("quick_jobs")

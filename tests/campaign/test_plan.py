@@ -7,10 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers.campaigns import EQUAL, ask, do, write_run
+from helpers.campaigns import BETTER, EQUAL, ask, do, write_run
 from scipy import stats
 
-from rmsexp import config
 from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
@@ -19,8 +18,6 @@ from rmsexp.commands import summary
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import seeds
 from rmsexp.work import cost
-
-BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
 
 pytestmark = pytest.mark.usefixtures("quick_folders")
 
@@ -71,11 +68,8 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("spread", "needed"), [(0.1, 2), (20.0, 4)])
 def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float, needed: int, tmp_path: Path) -> None:
     asked = ask(tmp_path)
-
-    def scattered(job: Job) -> float:
-        return value(job) + (spread * (-1) ** job.seed if job.stage == "final" and job.norm == "rms" else 0)
-
-    rounds = do(asked, scattered)
+    wide = ("final", "rms")
+    rounds = do(asked, lambda job: value(job) + spread * (-1) ** job.seed * ((job.stage, job.norm) == wide))
     campaign = asked.update()
     assert campaign.seeds.needed == needed
     assert [len(jobs) for jobs in rounds[2:]] == ([4] if needed == 2 else [4, 4])
@@ -83,7 +77,8 @@ def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float,
 
 
 def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
-    asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"min_seeds": 4, "max_seeds": 4}, claims=[EQUAL, BETTER])
+    claims = [EQUAL, BETTER | {"seeds": 2}]
+    asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"min_seeds": 4, "max_seeds": 4}, claims=claims)
     do(asked, value)
     final = [job for job in asked.update().jobs if job.stage == "final"]
     assert {norm: sum(job.norm == norm for job in final) for norm in asked.content.norms} == {
@@ -193,26 +188,19 @@ def test_a_plan_says_what_its_seeds_can_see(name: str, tmp_path: Path) -> None:
     assert seeds.smallest(0.0, 8, 1.0) == pytest.approx(stats.norm.ppf([0.95, 0.9]).sum())
 
 
-def test_a_plan_after_all_runs(
+def test_a_plan_after_all_runs_and_verdicts_with_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is tried: the data may be on another machine."""
     asked = ask(tmp_path)
+    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "x"})
+    asked.register()
     do(asked, recall)
     monkeypatch.setattr(cost, "trial", lambda *_: pytest.fail("a trial"))
     summary.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert ["tune", "14", "0", "23:20", "0:00"] in [line.split() for line in out]  # 100 s each
     assert out[-1] == f"next    python -m rmsexp.report {asked.results}"
-
-
-def test_verdicts_have_units(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ask(tmp_path)
-    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "x"})
-    asked.register()
-    do(asked, recall)
     summary.print_verdicts(asked)
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["rate of ln: 0.002", "rate of rms: 0.002"]
@@ -270,8 +258,10 @@ def loss(job: Job) -> float:
     return abs(math.log2(job.rate / best)) + doublings * (0.3 if job.norm.startswith("rms") else 0.0) + noise
 
 
-def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path) -> None:
+def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = with_ladder(tmp_path)
+    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "0"})
+    asked.register()
     rounds = do(asked, loss)
     tuned = {job.norm for jobs in rounds for job in jobs if job.stage == "tune"}
     assert tuned == {norm + end for norm in ("ln", "rms") for end in ENDS}
@@ -291,23 +281,9 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path) -> 
     assert verdict.rates == pytest.approx(math.hypot(*r) / 2)
     row = verdicts.table([campaign]).iloc[0]
     assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
-
-
-def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = with_ladder(tmp_path)
-    do(asked, loss)
-    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "0"})
-    asked.register()
-    campaign = asked.update()
     again = campaign_results.load(campaign.path)
     assert again == campaign
     assert not again.remarks
-
-
-def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
-    for key in ("norm.optim.lr", "schedule.stops"):
-        with pytest.raises(config.ConfigError, match=key):
-            ask(tmp_path, ladder={"schedule.steps": [20, 40], key.removeprefix("norm."): [1, 2]}, claims=[SLOPE])
 
 
 def recall_by_rate(job: Job) -> float:

@@ -124,8 +124,9 @@ def test_a_damaged_record_counts_as_missing_and_is_named(tmp_path: Path, damage:
     job = of_stage(campaign, "final")[0]
     damage(tmp_path / job.folder)
     found = again(campaign)
-    assert found.results[job] == Result("missing")
-    assert [str(tmp_path / job.folder) in line and named in line for line in found.problems] == [True]
+    assert (found.results[job], found.undecided) == (Result("missing"), "23 of 24 final runs")
+    for lines in (found.problems, found.remarks):
+        assert [str(tmp_path / job.folder) in line and named in line for line in lines] == [True]
 
 
 def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> None:
@@ -202,34 +203,15 @@ def change(path: Path, changed: Change) -> None:
     atomic.write_json(path, content)
 
 
-def remarks_of(campaign: campaign_results.Campaign) -> list[str]:
-    """Return the remarks after the files of a campaign have changed."""
-    return again(campaign).remarks
-
-
 def described(campaign: campaign_results.Campaign, number: int = 0) -> Path:
     """Return the description of a final run."""
     return campaign.root / [job for job in campaign.jobs if job.stage == "final"][number].folder / record.RUN
 
 
-@pytest.mark.parametrize(
-    ("changed", "remark"),
-    [
-        (lambda stored: stored.update(registered=None), "not registered"),
-        (lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
-    ],
-)
-def test_rules_that_differ_from_the_registration_are_named(changed: Change, remark: str, tmp_path: Path) -> None:
-    campaign = loaded(tmp_path)
-    change(campaign.path, changed)
-    (line,) = remarks_of(campaign)
-    assert re.search(remark, line)
-
-
 def test_several_commits_are_named(tmp_path: Path) -> None:
     """Without git a run has a digest of the package, and a registration one of the configs, too."""
     campaign = loaded(tmp_path, commits=("abc", "def"))
-    assert remarks_of(campaign) == ["its final runs and its registration come from 2 commits: abc, def"]
+    assert again(campaign).remarks == ["its final runs and its registration come from 2 commits: abc, def"]
     for runs, registered, number in (
         ("abc", "abc", 0),
         ("abc", "def", 1),
@@ -240,25 +222,26 @@ def test_several_commits_are_named(tmp_path: Path) -> None:
         stated = {"commit": registered}
         change(campaign.path, lambda stored, stated=stated: stored["registered"].update(stated))
         change(campaign.path.with_name("registered.json"), lambda stored, stated=stated: stored.update(stated))
-        assert len(remarks_of(campaign)) == number
+        assert len(again(campaign).remarks) == number
 
 
 @pytest.mark.parametrize(
-    ("changed", "remark"),
+    ("file", "changed", "remark"),
     [
-        *(
-            (lambda run, dirty=dirty: run["sessions"][0]["git"].update(dirty=dirty), "uncommitted")
-            for dirty in (True, None)
-        ),
-        (lambda run: run["dataset"].update(digest="1"), "different data, with the digests 0, 1"),
+        ("campaign", lambda stored: stored.update(registered=None), "not registered"),
+        ("campaign", lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
+        ("run", lambda run: run["sessions"][0]["git"].update(dirty=True), "uncommitted"),
+        ("run", lambda run: run["sessions"][0]["git"].update(dirty=None), "uncommitted"),  # git did not say
+        ("run", lambda run: run["dataset"].update(digest="1"), "different data, with the digests 0, 1"),
     ],
-    ids=["dirty", "git did not say", "data"],
 )
-def test_uncommitted_changes_and_different_data_are_named(changed: Change, remark: str, tmp_path: Path) -> None:
+def test_other_rules_than_the_registered_uncommitted_changes_and_different_data_are_named(
+    file: str, changed: Change, remark: str, tmp_path: Path
+) -> None:
     campaign = loaded(tmp_path)
-    change(described(campaign), changed)
-    (line,) = remarks_of(campaign)
-    assert remark in line
+    change(campaign.path if file == "campaign" else described(campaign), changed)
+    (line,) = again(campaign).remarks
+    assert re.search(remark, line)
 
 
 def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> None:
@@ -266,13 +249,5 @@ def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> No
     campaign = loaded(tmp_path)
     for number, started in enumerate(("2026-11-21T23:50:00+00:00", "2026-11-21T23:59:30+00:00", "damaged")):
         change(described(campaign, number), lambda run, date=started: run["sessions"][0].update(started=date))
-    (line,) = remarks_of(campaign)  # the second: clocks of machines may differ
+    (line,) = again(campaign).remarks  # the second: clocks of machines may differ
     assert line.startswith("1 of its 2 final runs began before")
-
-
-def test_records_that_do_not_count_are_named(tmp_path: Path) -> None:
-    campaign = loaded(tmp_path)
-    described(campaign).write_text("{")
-    assert campaign_results.load(campaign.path).undecided == "23 of 24 final runs"
-    (line,) = remarks_of(campaign)
-    assert str(described(campaign)) in line

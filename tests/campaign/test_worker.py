@@ -27,8 +27,6 @@ from rmsexp.work import worker as worker_module
 from rmsexp.work.runner import Outcome
 from rmsexp.work.worker import Worker
 
-FINISHED = Outcome("finished", 20)
-
 
 class Simulation:
     """Runs that write records at once instead of training. ``tried``: the runs, in order.
@@ -49,7 +47,7 @@ class Simulation:
 
     def finish(self, job: Job) -> Outcome:
         write_run(self.asked, job, 20 + 0.1 * (job.rate == 2e-3))
-        return FINISHED
+        return Outcome("finished", 20)
 
     def fail(self, job: Job) -> Outcome:
         """Fail as a run whose data are missing: it has a status, but no description."""

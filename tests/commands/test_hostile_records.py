@@ -159,20 +159,13 @@ def test_what_a_setting_raises_is_listed_with_its_folder(
 # --- what is in the place of a file
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def dangling(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
-THINGS = (pipe, device, Path.mkdir, dangling)
-things = pytest.mark.parametrize("thing", THINGS, ids=[thing.__name__ for thing in THINGS])
+THINGS: dict[str, Callable[[Path], None]] = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+}
+things = pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
 
 
 @things
@@ -207,7 +200,7 @@ def test_something_else_in_the_place_of_a_lock(tmp_path: Path, thing: Callable[[
     folder.write_status("running", 3)
     thing(folder.lock_path)
     with no_waiting(5):
-        if thing is not dangling:
+        if thing is not THINGS["dangling link"]:
             with pytest.raises(OSError, match=r"\.seed0\.lock|cannot be written"):
                 folder.read_status()
             with pytest.raises(OSError, match="cannot be written"), lock.Lock(folder.lock_path, folder.path).held():

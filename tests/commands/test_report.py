@@ -98,15 +98,10 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
     assert "%2B" in links[-1]  # a plus sign must be escaped in a link
 
 
-def test_the_folder_of_a_setting_is_reported_alone(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
-    report.run(results / "second/cifar10/demo+optim.lr=0.01", out=tmp_path)
-    (page,) = pages
-    assert (page.task, page.setting, page.root) == ("cifar10", "demo+optim.lr=0.01", str(results / "second"))
-
-
 def test_several_folders_have_one_report(
     results: Path, tmp_path: Path, pages: list[SettingReport], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The folder of a setting is reported without the other settings beside it."""
     folders = [str(results / "first"), str(results / "second/cifar10/demo")]
     assert report.main([*folders, "--out", str(tmp_path)]) == 0
     assert [page.root for page in pages] == [str(results / "first"), str(results / "second")]

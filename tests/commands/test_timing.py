@@ -133,14 +133,9 @@ def test_rows_of_a_record_follow_from_its_seconds(setting: Path) -> None:
     assert min(process["data_seconds"] for process in stored["processes"]) > 0
 
 
-def test_a_record_has_the_command_that_was_typed_without_its_folders(setting: Path) -> None:
-    stored = readers.read_json(setting / "timing" / "steps1" / timing_records.FILE)
-    assert stored["command"].startswith("python -m rmsexp.timing task=order_embedding ")
-    assert stored["command"].endswith("'norms=[ln,rms]' timing.processes=1 timing.budget=0.01")
-    assert "results=" not in stored["command"]
-
-
-def test_one_process_is_not_replicated(setting: Path) -> None:
+def test_one_process_is_not_replicated_and_the_command_that_was_typed_is_recorded_without_its_folders(
+    setting: Path,
+) -> None:
     once = of_record(timing_records.load(setting), "steps1")
     stored = json.loads((setting / "timing" / "steps1" / timing_records.FILE).read_text())
     (process,) = stored["processes"]
@@ -148,6 +143,9 @@ def test_one_process_is_not_replicated(setting: Path) -> None:
     assert tuple(once.iloc[1][["ratio", "low", "high"]]) == interval
     assert "one process, not replicated, 2 rounds" in timing_records.notes(once)[0]
     assert set(once["stopped"]) == {"budget spent"}
+    assert stored["command"].startswith("python -m rmsexp.timing task=order_embedding ")
+    assert stored["command"].endswith("'norms=[ln,rms]' timing.processes=1 timing.budget=0.01")
+    assert "results=" not in stored["command"]
 
 
 def test_records_of_format_1_are_read_as_one_process() -> None:
@@ -250,8 +248,6 @@ def test_ctrl_c_keeps_the_process_that_has_measured(tmp_path: Path) -> None:
     env = os.environ | {"TMPDIR": str(tmp_path)}  # a machine lock of its own
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
     next(line for line in process.stderr if "process 1 of 6 has measured" in line)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr.read() == "rmsexp: stopped by SIGINT\n"

@@ -114,7 +114,6 @@ def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
     """They are whitened with the mean and the matrix of the remaining training images."""
     images = make()
     held_out = images.with_validation(100)
-    assert held_out.valid_y is not None
     assert list(held_out.train_y) == list(images.train_y[:400])
     assert list(held_out.valid_y) == list(images.train_y[400:])
     assert held_out.digest != images.digest
@@ -125,7 +124,6 @@ def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
     assert held_out.digest != images.with_validation(99).digest
     remaining = replace(images, train_x=images.train_x[:400], train_y=images.train_y[:400], test_x=images.train_x[400:])
     expected, result = whiten(remaining, tmp_path / "expected")[0], whiten(held_out, tmp_path)[0]
-    assert result.valid_x is not None
     np.testing.assert_array_equal(result.valid_x, expected.test_x)
     np.testing.assert_array_equal(result.train_x, expected.train_x)
     again, reports = whiten(held_out, tmp_path)

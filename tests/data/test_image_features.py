@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -86,12 +87,9 @@ class Code:
 def test_weights_that_cannot_be_loaded_are_named_and_run_no_code(
     content: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no network")
-
     stored_weights(Code(tmp_path / "made") if content == "code" else content, tmp_path, monkeypatch)
     monkeypatch.setattr("torchvision.models.vgg19", lambda **_: nn.Linear(2, 2))
-    monkeypatch.setattr("torch.hub.download_url_to_file", fail)
+    monkeypatch.setattr("torch.hub.download_url_to_file", Mock(side_effect=RuntimeError("no network")))
     if content is None:
         next(tmp_path.rglob("*.pth")).unlink()
     with pytest.raises(DataError, match=r"(?s)VGG-19 .*https://.*vgg19.*data\.features=descriptor"):

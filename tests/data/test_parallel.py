@@ -7,6 +7,7 @@ import signal
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -165,11 +166,7 @@ def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for status, expected in ((143, SystemExit), (1, UnavailableError)):
-
-        def stopped(*_: str, status: int = status) -> str:
-            raise SystemExit(status)
-
-        monkeypatch.setattr("sacrebleu.utils.get_source_file", stopped)
+        monkeypatch.setattr("sacrebleu.utils.get_source_file", Mock(side_effect=SystemExit(status)))
         with pytest.raises(expected):
             wmt14(tmp_path, "en", "de")
 

@@ -57,7 +57,7 @@ def lengths(result: Translation) -> np.ndarray:
     return np.array([[len(ids) for ids in result.source.encode(lines)] for lines in phrases()])
 
 
-def test_longer_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_longer_pairs_are_dropped_from_the_training_text_alone_and_counted(tmp_path: Path) -> None:
     result, reports = run(tmp_path)
     fits = np.all(lengths(result) <= LIMIT, axis=0)
     assert (lengths(result)[:, fits].max(), 0 < fits.sum() < 225) == (LIMIT, True)
@@ -69,6 +69,13 @@ def test_longer_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
         f"encoded 227 pairs: {225 - dropped} kept, 2 with an empty side, {dropped} longer than {LIMIT} subwords; "
         "0 unknown subwords"
     )
+    assert list(result.held_out) == ["valid", "test"]  # which are complete
+    valid = result.held_out["valid"]
+    assert (valid.sources, valid.references) == splits()["valid"]
+    assert len(valid.pairs.source) == len(valid.pairs.target) == 9
+    assert valid.pairs.source[0].tolist() == valid.pairs.source[2].tolist() == [EOS]
+    assert valid.pairs.source.lengths[3] > LIMIT + 1
+    assert result.source.decode(rows(valid.pairs.source))[3:] == [line.strip() for line in valid.sources[3:]]
 
 
 def test_longer_pairs_are_cut_on_both_sides(tmp_path: Path) -> None:
@@ -109,17 +116,6 @@ def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(whole.train.target.tokens[:], chunked.train.target.tokens[:])
     assert np.array_equal(whole.train.target.offsets, chunked.train.target.offsets)
     assert len([line for line in reports if line.startswith("encoded")]) == 5
-
-
-def test_held_out_text_is_neither_dropped_nor_cut(tmp_path: Path) -> None:
-    result, _ = run(tmp_path)
-    assert list(result.held_out) == ["valid", "test"]
-    valid = result.held_out["valid"]
-    assert (valid.sources, valid.references) == splits()["valid"]
-    assert len(valid.pairs.source) == len(valid.pairs.target) == 9
-    assert valid.pairs.source[0].tolist() == valid.pairs.source[2].tolist() == [EOS]
-    assert valid.pairs.source.lengths[3] > LIMIT + 1
-    assert result.source.decode(rows(valid.pairs.source))[3:] == [line.strip() for line in valid.sources[3:]]
 
 
 @pytest.mark.parametrize(("overlong", "long"), [("drop", []), ("cut", [3])])

@@ -9,12 +9,10 @@ from rmsexp.commands import report
 from rmsexp.report.plots import canvas
 
 REFERENCE = Path("results/reference")
-TEXTS = (".md", ".csv")
-COMMAND = "make report"
 
 
 def texts(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix in TEXTS)
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".csv"))
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
@@ -26,4 +24,4 @@ def test_the_committed_report_is_of_the_committed_records(tmp_path: Path, monkey
     report.run(REFERENCE, out=tmp_path)
     written, committed = texts(tmp_path), texts(REFERENCE / "report")
     assert "report.md" in committed
-    assert [name for name in committed if written.get(name) != committed[name]] == [], COMMAND
+    assert [name for name in committed if written.get(name) != committed[name]] == [], "make report"

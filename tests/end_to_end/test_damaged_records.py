@@ -83,8 +83,8 @@ def set_step(runs: Runs) -> None:
     torch.save(payload, runs.checkpoint("damaged"))
 
 
-def delete_checkpoints(runs: Runs) -> None:
-    shutil.rmtree(runs.checkpoint("damaged").parent)
+def remove(*files: str) -> Callable[[Runs], None]:
+    return lambda runs: [(runs.folder("damaged") / file).unlink() for file in files]
 
 
 REPAIRED = {
@@ -104,10 +104,13 @@ REPAIRED = {
         [],
     ),
     "no checkpoints": (
-        delete_checkpoints,
+        lambda runs: shutil.rmtree(runs.checkpoint("damaged").parent),
         ["checkpoints has no checkpoint: the run begins again at step 0; its metrics are kept as metrics.jsonl.old0"],
         ["metrics.jsonl.old0"],
     ),
+    "no status": (remove(record.STATUS), [], []),  # a damaged file that was removed is written again
+    "no status and no description": (remove(record.STATUS, record.RUN), [], []),
+    "no status and no config": (remove(record.STATUS, record.CONFIG), [], []),
 }
 
 
@@ -184,16 +187,6 @@ def test_a_renamed_folder_is_refused_and_left_as_it_was(runs: Runs, steps: str) 
     assert str(outcome.error).startswith(f"{folder} holds the run cifar10/demo+")
     assert "/rms/seed0; give the folder its old name back" in str(outcome.error)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize("names", [[record.STATUS], [record.STATUS, record.RUN], [record.STATUS, record.CONFIG]])
-def test_a_damaged_file_that_was_removed_is_written_again(names: list[str], runs: Runs) -> None:
-    folder = runs.folder("damaged")
-    for name in names:
-        (folder / name).unlink()
-    outcome = runs.execute("damaged")
-    assert (outcome.status, outcome.step, outcome.already) == ("finished", 8, False)
-    assert_same(runs.root / "whole", runs.root / "damaged")
 
 
 def test_a_run_stops_writing_when_another_process_may_have_taken_it_over(

@@ -135,7 +135,6 @@ distributed.timeout=1e15 -> distributed.timeout
 hydra.run.dir=x -> results=DIR
 +logger.wandb.api_key=secret -> logger.wandb.api_key
 threads=??? -> threads has no value
-norm.eps=??? -> norm.eps has no value
 norm.axes=[2,???] -> norm.axes[1] has no value
 data.root=??? -> data.root has no value
 results=??? -> results has no value
@@ -159,7 +158,7 @@ MISTAKES_IN_TASKS = """
 cifar10 batch_size=8 micro_batches=9 -> micro_batches
 cifar10 micro_batches=0 -> micro_batches
 cifar10 evaluation=score -> evaluation
-cifar10 evaluation=scored schedule.steps=19 schedule.period=1 -> schedule.steps
+cifar10 evaluation=scored schedule.steps=19 schedule.period=1 -> schedule.steps=19 is too few for 20 evaluations
 cifar10 evaluation=scored -> data.validation
 language_model context=1 -> context
 language_model data.tokens=words -> data.tokens
@@ -273,6 +272,7 @@ translate DIR --checkpoint first -> --checkpoint
 translate DIR --norm-class nowhere.Norm -> nowhere.Norm
 translate DIR/nowhere -> name the folder of a run
 campaign table2 --jobs 0 -> --jobs
+campaign check DIR --plan -> leave out --plan
 """
 
 

@@ -54,32 +54,27 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
 
 
 @pytest.mark.parametrize(
-    ("name", "norm", "word", "message"),
+    ("name", "words", "message"),
     [
-        (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: the model has no layers that only"),
-        (TASKS[0], "bn", "norm.min_examples=11", "in recurrences norm=bn needs norm.min_examples=11 examples in each"),
-        (TASKS[1], "bn", "micro_batches=2", "and batch_size=9 with micro_batches=2 gives 4; change one of these"),
-        (TASKS[1], "bn", "norm.eval=batch", "norm.eval=batch is not possible: results would depend"),
-        (TASKS[0], "ln", "norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
-    ],
-)
-def test_an_option_that_does_not_fit_norm_and_task_is_refused(
-    main: Main, tmp_path: Path, name: str, norm: str, word: str, message: str
-) -> None:
-    done = main(*tiny(name), f"norm={norm}", word)
-    done.assert_failed(message)
-    assert done.status == 1
-    assert not list(tmp_path.rglob(record.CHECKPOINTS))
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "message"),
-    [
+        (TASKS[1], "norm=bn norm.everywhere=true", "no effect on this task: the model has no layers that only"),
+        (
+            TASKS[0],
+            "norm=bn norm.min_examples=11",
+            "in recurrences norm=bn needs norm.min_examples=11 examples in each",
+        ),
+        (TASKS[1], "norm=bn micro_batches=2", "and batch_size=9 with micro_batches=2 gives 4; change one of these"),
+        (TASKS[1], "norm=bn norm.eval=batch", "norm.eval=batch is not possible: results would depend"),
+        (TASKS[0], "norm=ln norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
         (TASKS[0], "data.name=cnn", "CNN is incomplete: in "),
         (TASKS[0], "data.name=top4", "/data/top4 there is no dict.pkl, "),
         (TASKS[1], "data.name=coco", "there is no"),
         (TASKS[1], "data.name=flickr8k", "there is no"),
     ],
 )
-def test_a_value_that_does_not_fit_the_data_ends_the_run(main: Main, name: str, word: str, message: str) -> None:
-    main(*tiny(name), word).assert_failed(message)
+def test_what_does_not_fit_the_norm_the_task_or_the_data_is_refused(
+    main: Main, tmp_path: Path, name: str, words: str, message: str
+) -> None:
+    done = main(*tiny(name), *words.split())
+    done.assert_failed(message)
+    assert done.status == 1
+    assert not list(tmp_path.rglob(record.CHECKPOINTS))

@@ -25,13 +25,7 @@ STEPS = 1000
 TUNING = (1000, 1001, 1002)  # seeds
 EQUAL = {"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 1.5}
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none"}
-NOT_WORSE = {
-    "claim": "pRMSNorm is not worse than RMSNorm",
-    "test": "noninferiority",
-    "a": "prms+p=0.5",
-    "b": "rms",
-    "margin": 1.5,
-}
+NOT_WORSE = {"claim": "pRMSNorm is not worse than RMSNorm", "test": "noninferiority", "a": "prms+p=0.5", "b": "rms"}
 
 
 def write_record(

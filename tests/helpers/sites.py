@@ -41,6 +41,24 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+class RecordedNoise:
+    """Noise that changes nothing, and records each call: its kind, and shape and rate, or the device of attention."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def gaussian(self, x: Tensor, std: float) -> Tensor:
+        self.calls.append(("gaussian", tuple(x.shape), std))
+        return x
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        self.calls.append(("dropout", tuple(x.shape), p))
+        return x
+
+    def seed_default(self, device: torch.device) -> None:
+        self.calls.append(("attention", device.type))
+
+
 def mask_of(lengths: Tensor, time: int) -> Tensor:
     return torch.arange(time) < lengths.unsqueeze(1)
 

@@ -62,16 +62,17 @@ def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
     return [(tokens(SOURCES, source), tokens(TARGETS, target)) for source, target in lengths]
 
 
+def padded(sentences: Sequence[Tensor], padding: int = 0) -> tuple[Tensor, Tensor]:
+    """Return token ids, padded with ``padding``, and their mask, ``(sentences, time)`` each."""
+    joined = nn.utils.rnn.pad_sequence(list(sentences), batch_first=True, padding_value=padding)
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    return joined, torch.arange(joined.shape[1]) < lengths.unsqueeze(1)
+
+
 def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
     """Return the pairs as one padded batch; ``padding`` is the token id at padded positions."""
-
-    def padded(sentences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        joined = nn.utils.rnn.pad_sequence(list(sentences), batch_first=True, padding_value=padding)
-        lengths = torch.tensor([len(sentence) for sentence in sentences])
-        return joined, torch.arange(joined.shape[1]) < lengths.unsqueeze(1)
-
-    source, source_mask = padded([source for source, _ in examples])
-    target, target_mask = padded([target for _, target in examples])
+    source, source_mask = padded([source for source, _ in examples], padding)
+    target, target_mask = padded([target for _, target in examples], padding)
     return Batch(source, source_mask, target, target_mask, target_mask.flatten().nonzero().squeeze(1))
 
 

@@ -173,7 +173,6 @@ def test_the_median_over_processes_is_stored(found: list[Times], capsys: pytest.
     found += [Times(0.00101, 0.0021), QUIET, Times(0.001005, 0.00205), QUIET, Times(0.00101, 0.0021)]
     assert timing.main(["--calibrate"]) == 0
     stored = probes.read()
-    assert stored is not None
     assert (stored.arithmetic, stored.memory) == pytest.approx((0.001005, 0.00205))
     assert (stored.processes, stored.number) == (5, 5 * PROBES)
     arithmetic, memory, path = capsys.readouterr().out.splitlines()

@@ -180,7 +180,6 @@ def test_a_measuring_process_ends_with_its_parent(number: signal.Signals, tmp_pa
     own_lock = {"TMPDIR": str(tmp_path)}  # or this would wait for measurements on this machine
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"} | own_lock
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     child = next(int(found[1]) for line in parent.stdout if (found := re.search(r"process id (\d+)", line)))
     parent.send_signal(number)
     parent.wait()

@@ -21,7 +21,6 @@ from rmsexp.train.randomness import stream
 D, WORDS, DROPOUT = 3, 7, 0.75
 LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # numbers of words: (passage, question)
 READERS = NORMS | {"bn everywhere": norms.BN(name="bn", min_examples=4, everywhere=True)}
-EVERY_READER = pytest.mark.parametrize("name", some(READERS, READERS.keys() - TWINS))
 
 
 def make(norm: norms.Norm) -> Any:  # an AttentiveReader; Any, because tests read attributes of its norms
@@ -208,7 +207,7 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
 # --- padding and batches
 
 
-@EVERY_READER
+@pytest.mark.parametrize("name", some(READERS, READERS.keys() - TWINS))
 def test_padding_has_no_part_in_training(name: str) -> None:
     """In training, words on padding and the amount of padding change no logit, running statistic or gradient."""
     results = []

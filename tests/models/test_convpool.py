@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from helpers.sites import NORMS, draw
+from helpers.sites import NORMS, RecordedNoise, draw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -54,15 +54,11 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def gain_of(site: Linear) -> Tensor:
-    gain = site.norm.weight if site.reparametrisation is None else site.reparametrisation.gain
-    assert isinstance(gain, Tensor)
-    return gain
+    return site.norm.weight if site.reparametrisation is None else site.reparametrisation.gain
 
 
 def shift_of(site: Linear) -> Tensor:
-    shift = site.norm.bias if site.norm.bias is not None else site.bias
-    assert isinstance(shift, Tensor)
-    return shift
+    return site.norm.bias if site.norm.bias is not None else site.bias
 
 
 @pytest.mark.parametrize(
@@ -95,19 +91,7 @@ def test_each_layer_by_hand() -> None:
 
 
 def test_noise_on_the_input_and_after_each_pooling_only() -> None:
-    class Recorder:
-        def __init__(self) -> None:
-            self.calls: list[tuple[object, ...]] = []
-
-        def gaussian(self, x: Tensor, std: float) -> Tensor:
-            self.calls.append(("gaussian", tuple(x.shape), std))
-            return x
-
-        def dropout(self, x: Tensor, p: float) -> Tensor:
-            self.calls.append(("dropout", tuple(x.shape), p))
-            return x
-
-    model, recorder = initialised("rms"), Recorder()
+    model, recorder = initialised("rms"), RecordedNoise()
     x = images(2)
     assert torch.equal(model(x, recorder), model(x))
     assert recorder.calls == [

@@ -1,5 +1,6 @@
 """Order-embeddings: vectors, penalties and loss against plain formulas; sizes and initial values."""
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, draw, fill, weight_of
-from helpers.translation_models import SiteList, parameters
-from torch import Tensor, nn
+from helpers.translation_models import SiteList, padded, parameters
+from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.models import order_embedding as order_embedding_model
@@ -28,13 +29,6 @@ def make(name: str, *, absolute: bool = True) -> Any:  # an OrderEmbedding; Any,
 def captions() -> list[Tensor]:
     generator = stream(0, "captions")
     return [torch.randint(1, WORDS, (length,), generator=generator) for length in LENGTHS]
-
-
-def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Return tokens, padded with ``fill``, and their mask, ``(sequences, time)`` each."""
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    tokens = nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=fill)
-    return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
 
 
 # Vectors
@@ -96,22 +90,16 @@ def test_the_penalty_in_blocks_of_captions(
     torch.testing.assert_close(*gradients, **tolerance)
 
 
-def plain_loss(penalties: Tensor, margin: float) -> Tensor:
-    total = penalties.new_zeros(())
-    for i in range(len(penalties)):
-        for j in range(len(penalties)):
-            if i != j:
-                wrong_image = margin + penalties[i, i] - penalties[i, j]
-                wrong_caption = margin + penalties[i, i] - penalties[j, i]
-                total = total + max(wrong_image, 0 * total) + max(wrong_caption, 0 * total)
-    return total
-
-
 @pytest.mark.parametrize("size", [2, 3, 8])
 @pytest.mark.parametrize("margin", [0.05, 0.2, 3.0])
 def test_the_loss_is_the_plain_double_sum(margin: float, size: int) -> None:
     penalties = draw(size, size).requires_grad_()
-    losses = [ranking_loss(penalties, margin), plain_loss(penalties, margin)]
+    total = penalties.new_zeros(())
+    for i, j in itertools.permutations(range(size), 2):
+        wrong_image = margin + penalties[i, i] - penalties[i, j]
+        wrong_caption = margin + penalties[i, i] - penalties[j, i]
+        total = total + max(wrong_image, 0 * total) + max(wrong_caption, 0 * total)
+    losses = [ranking_loss(penalties, margin), total]
     close(*losses)
     close(*(torch.autograd.grad(loss, penalties) for loss in losses))
 

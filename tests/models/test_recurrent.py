@@ -17,8 +17,6 @@ BATCH, LEAST = len(LENGTHS), 4  # LEAST: min_examples of the batch norms in NORM
 MASK = mask_of(LENGTHS, TIME)
 UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
 BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
-EVALUATION = pytest.mark.parametrize("evaluation", ["running", "batch"])
 Unit = type[GRU] | type[LSTM]
 
 
@@ -161,27 +159,22 @@ class PlainBatchNorm:
         return with_gain_and_shift(layer, centred)
 
 
-def formula_of(name: str) -> Normalise:
-    if name in ("bn", "mean_only_bn"):
-        return PlainBatchNorm()
-    return lambda layer, x, step: by_formula(name, layer, x)  # noqa: ARG005
-
-
 @EVERY
 @UNITS
 @BOTH
 def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: bool) -> None:
     ours, x, initial = make(NORMS[name], unit), draw(BATCH, TIME, E).requires_grad_(), initial_of(unit)
     states = ours(x, MASK, initial, reverse=reverse)[MASK]
-    expected = plainly(ours, x, LENGTHS, formula_of(name), reverse=reverse)
+    formula = PlainBatchNorm() if name in ("bn", "mean_only_bn") else lambda layer, x, _: by_formula(name, layer, x)
+    expected = plainly(ours, x, LENGTHS, formula, reverse=reverse)
     close(states, expected)
     close(gradients(states, ours, x), gradients(expected, ours, x))
 
 
 @UNITS
 @BOTH
-@PADDING
-@EVALUATION
+@pytest.mark.parametrize("padding", ["exclude", "include"])
+@pytest.mark.parametrize("evaluation", ["running", "batch"])
 @pytest.mark.parametrize("family", [norms.BN, norms.MeanOnlyBN])
 def test_batch_norm_learns_the_statistics_of_each_step(
     family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str

@@ -147,13 +147,6 @@ def named(model: Any) -> dict[str, Tensor]:
     return found
 
 
-def objective_of(model: RNNSearch, batch: Any) -> Tensor:
-    """Return the objective of the task in float64; the task itself computes losses in float32."""
-    log_probabilities = torch.log_softmax(model(batch), 1)
-    targets = batch.target.flatten()[batch.real]
-    return -log_probabilities.gather(1, targets.unsqueeze(1)).sum() / len(batch.source)
-
-
 @pytest.mark.parametrize("name", NORMS)
 def test_loss_and_one_training_step_are_those_of_the_theano_code(name: str) -> None:
     """The step is Adam after clipping of the gradient, both as that code computes them."""
@@ -161,7 +154,9 @@ def test_loss_and_one_training_step_are_those_of_the_theano_code(name: str) -> N
     code = Theano(name, model)
     masks = [mask.T.double() for mask in (batch.source_mask, batch.target_mask)]
     cost = code.cost(batch.source.T, masks[0], batch.target.T, masks[1])
-    loss = objective_of(model, batch)
+    log_probabilities = torch.log_softmax(model(batch), 1)  # in float64; the task itself computes losses in float32
+    targets = batch.target.flatten()[batch.real]
+    loss = -log_probabilities.gather(1, targets.unsqueeze(1)).sum() / len(batch.source)
     close(loss, cost)
     stub: Any = SimpleNamespace(config=SimpleNamespace(label_smoothing=0.0))
     noise: Any = None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.cases import some
-from helpers.sites import draw, fill
+from helpers.sites import close, draw, fill
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 ROWS = [(4, 2, 6), (7, 3, 6), (5, 9, 6)]
 MAPS = [(2, 3, 8, 8), (3, 3, 6, 7), (4, 3, 12, 10), (5, 3, 20, 9)]
-close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 
 
 @pytest.fixture(autouse=True)

@@ -154,12 +154,6 @@ def test_parameters_of_pointwise_functions_at_the_start(name: str) -> None:
     assert (undecayed["weight_decay"], len(undecayed["params"])) == (0.0, len(list(layer.parameters())))
 
 
-def test_no_norm_has_a_fixed_gain_only_with_initialisation_from_data() -> None:
-    site = NORMS["none"].linear("a", 3, 4, data_init=True)
-    assert not site.reparametrisation.gain.requires_grad
-    assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
-
-
 @pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn", "ln", "rms", "rms, weight offset"])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
 def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) -> None:

@@ -241,10 +241,11 @@ def test_maps_without_positions_or_examples(shape: tuple[int, ...], axes: tuple[
 # --- the place of torch's own layers: state dicts
 
 
-@pytest.mark.parametrize("wrap", [lambda layer: layer, nn.Sequential], ids=["layer", "model"])
-def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module]) -> None:
+@pytest.mark.parametrize(("wrap", "prefix"), [(lambda layer: layer, ""), (nn.Sequential, "0.")], ids=["layer", "model"])
+def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module], prefix: str) -> None:
     rms, ln = (wrap(layer(N)) for layer in (norms.RMSNorm, norms.LayerNorm))
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*bias"):
+    named = rf'Unexpected key.*"{prefix}bias"'
+    with pytest.raises(RuntimeError, match=named), pytest.warns(match=f"^{prefix}bias: RMSNorm: .*bias=True"):
         rms.load_state_dict(wrap(nn.LayerNorm(N)).state_dict())
     with pytest.raises(RuntimeError, match=r"Missing key.*bias"), pytest.warns(match="bias=False"):
         ln.load_state_dict(wrap(nn.RMSNorm(N)).state_dict())

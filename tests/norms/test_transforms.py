@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import draw, fill
+from helpers.sites import close, draw, fill
 from torch import Tensor, func, nn
 from torch.autograd import forward_ad
 
@@ -29,7 +29,6 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "l2": (partial(norms.L2Norm, elementwise_affine=False), ROWS),
 }
 every = pytest.mark.parametrize("name", LAYERS)
-close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 
 
 def layer_and_input(name: str, impl: str) -> tuple[nn.Module, Tensor]:

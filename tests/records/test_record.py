@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.records import write_run
@@ -38,7 +39,6 @@ def holder(folder: record.RunFolder) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of ``folder``."""
     command = [sys.executable, "-c", HOLDER, str(folder.path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
@@ -68,7 +68,6 @@ def test_reading_stops_at_the_first_damaged_line_and_names_it(folder: record.Run
         file.write(line + f"\n{json.dumps(ROWS[0])}\n".encode())
     rows, warning = folder.read_metrics()
     assert rows == ROWS
-    assert warning is not None
     assert warning.startswith(f"{folder.metrics_path}:4: ")
 
 
@@ -128,11 +127,7 @@ def test_write_atomic_replaces_the_file_or_leaves_it_as_it_was(
     for content in ("text\n", b"\x00\xff", "old"):
         atomic.write_atomic(path, content)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(*broken, fail)
+    monkeypatch.setattr(*broken, Mock(side_effect=OSError(28, "No space left on device")))
     for name in ("file", "another"):
         with pytest.raises(OSError, match="No space"):
             atomic.write_atomic(tmp_path / name, "new")

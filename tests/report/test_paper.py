@@ -96,8 +96,7 @@ def test_the_runs_of_an_item_compose(name: str) -> None:
 def test_a_table_shows_all_numbers_of_the_paper(name: str) -> None:
     item = items.read(name)
     cells = item_tables.table(item, [Part(group, None) for group in item.groups]).numbers
-    numbers = paper.numbers()
-    numbers = numbers[(numbers["table"] == item.title) & ~numbers["metric"].isin(DERIVED)]
+    numbers = NUMBERS[(NUMBERS["table"] == item.title) & ~NUMBERS["metric"].isin(DERIVED)]
     is_saving = numbers["metric"] == "saving_vs_ln"
     dashes = numbers["note"].str.startswith(item_tables.PRINTED_AS_DASH).sum()
     assert cells["paper"].count() == len(numbers) - is_saving.sum() - dashes > 0

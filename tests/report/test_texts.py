@@ -103,6 +103,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, unwritten_figures: list[str]) -> None:
+    with pytest.raises(NoMetricsError, match="cifar10/demo"):  # the setting has no folder
+        draw(tmp_path, "cifar10", "demo")
     (write_run(tmp_path, "ln") / record.METRICS).unlink()
     with pytest.raises(NoMetricsError) as error:
         draw(tmp_path, "cifar10", "demo")
@@ -110,11 +112,6 @@ def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, un
     write_run(tmp_path, "rms")
     draw(tmp_path, "cifar10", "demo")
     assert "curves" in unwritten_figures
-
-
-def test_nothing_is_drawn_of_a_setting_without_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(NoMetricsError, match="cifar10/demo"):
-        draw(tmp_path, "cifar10", "demo")
 
 
 def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:

@@ -66,7 +66,6 @@ def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float
     level = {"none": no_norm, "ln": 16.0, "rms": 16.1}
     (state,) = written(tmp_path, Campaign(level=level, claims=(EQUAL, BETTER | {"seeds": 4})))
     (panel,) = panels.differences([state], LOOKS)
-    assert panel.x.range is not None
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
         assert (mark.kind, mark.low, mark.high) == ("interval", [verdict.low], [verdict.high])
         assert panel.x.range[0] < verdict.low < verdict.high < panel.x.range[1]
@@ -97,7 +96,6 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     panel = panels.rates(campaign_results.load(path), LOOKS)
     none, rms = (mark for mark in panel.marks if mark.kind == "cross")
     assert (none.x, none.look, rms.x, rms.look) == ([0.008], LOOKS["none"], [0.008], LOOKS["rms"])
-    assert panel.y.range is not None
     low, high = panel.y.range
     assert high > none.y[0] > rms.y[0] > high - 0.2 * (high - low)
 
@@ -106,7 +104,6 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     records, timings = load(root), timing_records.load(root)
     found = [panels.timed(state, records, timings) for state in states]
     timed, *others = found
-    assert timed is not None
     assert others == [None, None]
     assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.045, "none": 0.04}, rel=1e-3)
     panel = panels.equal_time(states[0], records, timed, LOOKS)
@@ -124,9 +121,7 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
 def times_of(root: Path) -> Timed:
     """Return the times of the only campaign in a folder."""
     (state,) = campaign_results.load_all(root, problems=[])
-    timed = panels.timed(state, load(root), timing_records.load(root))
-    assert timed is not None
-    return timed
+    return panels.timed(state, load(root), timing_records.load(root))
 
 
 NEWER = {"session": {"code": "newer"}}
@@ -151,7 +146,6 @@ def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
     write_timing(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
     write_timing(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
     timed = panels.timed(states[0], load(root), timing_records.load(tmp_path))
-    assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
 
 

@@ -49,7 +49,6 @@ def test_the_ends_of_a_range_are_interpolated(mode: str) -> None:
     losses = {1.0: 2.25, 2.0: 2.0, 4.0: 2.25, 8.0: 3.25, 16.0: 6.0}
     signed = losses if mode == "min" else {rate: -loss for rate, loss in losses.items()}
     found = measures.stable_range(scores(signed), mode, 0.75)
-    assert found is not None
     assert (found.best, found.low, found.at_least) == (2, 1, True)
     assert found.high == pytest.approx(4 * 2**0.5)
     assert found.width == pytest.approx(2.5)
@@ -58,7 +57,6 @@ def test_the_ends_of_a_range_are_interpolated(mode: str) -> None:
 
 def test_a_range_that_ends_within_the_grid_is_not_at_least() -> None:
     found = measures.stable_range(scores(parabola(4.0)), "min", 0.5)
-    assert found is not None
     assert (found.low, found.high) == pytest.approx((4 / 2**0.5, 4 * 2**0.5))
     assert not found.at_least
     assert set(found.beside) == {2, 4, 8}
@@ -68,11 +66,9 @@ def test_a_rate_with_a_diverged_seed_is_outside_and_so_is_what_lies_beyond() -> 
     values = scores(dict.fromkeys(GRID, 2.0), seeds=2)
     values[8.0][1] = NAN
     found = measures.stable_range(values, "min", 0.1)
-    assert found is not None
     assert (found.low, found.high, found.at_least) == (1, 4, True)
     values[2.0][0] = NAN
     found = measures.stable_range(values | {1.0: {0: 1.9, 1: 1.9}}, "min", 0.5)
-    assert found is not None
     assert (found.best, found.low, found.high, found.width) == (1, 1, 1, 0)
 
 
@@ -111,12 +107,10 @@ def test_pseudo_values_of_a_linear_statistic_are_its_values() -> None:
     }
     widths = measures.widths(values, (0, 1, 2), "min", 1.0)
     whole = measures.stable_range(values, "min", 1.0)
-    assert whole is not None
     by_hand = {}
     for seed in (0, 1, 2):
         rest = {rate: {s: x for s, x in of.items() if s != seed} or of for rate, of in values.items()}
         without = measures.stable_range(rest, "min", 1.0)
-        assert without is not None
         by_hand[seed] = 3 * whole.width - 2 * without.width
     assert widths == pytest.approx(by_hand)
     assert whole.width == pytest.approx(1 / 3 + 1 + 0.5 / 3)

@@ -18,11 +18,6 @@ def test_evaluations_are_equally_spaced_and_end_with_the_run() -> None:
         assert all(abs(step - (number + 1) * total / 20) <= 0.5 for number, step in enumerate(steps))
 
 
-def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"schedule.steps=19 is too few for 20 evaluations"):
-        score.steps(19)
-
-
 def test_the_score_is_the_mean_of_three_values() -> None:
     assert score.score([1.0, 2.0, 6.0]) == 3
     assert math.isnan(score.score([1.0, math.nan, 6.0]))

@@ -102,11 +102,8 @@ def test_the_uncertainty_of_rates_asks_for_more_seeds_unless_it_rules_the_claim_
 
 @pytest.mark.parametrize("rates", [0.0, 0.2])
 def test_the_smallest_difference_that_is_seen_by_simulation(rates: float) -> None:
-    pattern = dict(enumerate(np.array([1, -1] * 4) / np.std([1, -1] * 4, ddof=1)))
     uncertainty = {"a": 2 * rates, "b": 0.0} if rates else {}
-    (verdict,) = claims.decide(
-        [EQUIVALENT], {"a": pattern, "b": dict.fromkeys(pattern, 0.0)}, "max", range(8), uncertainty
-    )
+    (verdict,) = claims.decide([EQUIVALENT], scores(1.0), "max", range(8), uncertainty)
     seen, generator = seeds.smallest_seen(verdict), np.random.default_rng(0)
     differences = generator.normal(seen, 1, (4000, 8)) + generator.normal(0, rates, (4000, 1))
     found = np.mean([significance.interval(row, 0.05, rates)[0] > 0 for row in differences])

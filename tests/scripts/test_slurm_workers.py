@@ -32,7 +32,6 @@ def work(folder: Path, stop: signal.Signals | None, status: int, **job: str) -> 
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | job
     command = [str(SCRIPT), "quality", "data.root=a folder"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as shell:
-        assert shell.stdout is not None
         assert shell.stdout.readline() == "ready\n"
         if stop is None:
             (folder / "end").touch()

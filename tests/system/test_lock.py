@@ -17,10 +17,6 @@ def lock(tmp_path: Path) -> Lock:
     return Lock(tmp_path / ".seed0.lock", tmp_path / "seed0")
 
 
-def same_lock(lock: Lock) -> Lock:
-    return Lock(lock.path, lock.path)
-
-
 def failing(number: int) -> Callable[..., object]:
     """Return a function that fails as a call of the system does, with the number of an error."""
 
@@ -71,27 +67,23 @@ def test_on_a_file_system_without_locks_nobody_holds_one(
 # --- runs
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def replace(path: Path) -> None:
     path.with_name("other").write_text("")
     path.with_name("other").replace(path)
 
 
-@pytest.mark.parametrize("change", [delete, replace])
+@pytest.mark.parametrize("change", [Path.unlink, replace])
 def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, change: Callable[[Path], None]) -> None:
     lock.check()  # does nothing while the lock is not held
     with lock.held():
         lock.check()
         change(lock.path)
-        with same_lock(lock).held(), pytest.raises(RunLockedError, match="was deleted or replaced"):
+        with Lock(lock.path, lock.path).held(), pytest.raises(RunLockedError, match="was deleted or replaced"):
             lock.check()
     lock.check()
 
 
-@pytest.mark.parametrize("change", [delete, replace])
+@pytest.mark.parametrize("change", [Path.unlink, replace])
 def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_locked(
     lock: Lock, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +97,8 @@ def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_lock
     monkeypatch.setattr(fcntl, "flock", change_then_lock)
     with lock.held():
         lock.check()
-        with pytest.raises(RunLockedError, match="is being written by another process"), same_lock(lock).held():
+        other = Lock(lock.path, lock.path)
+        with pytest.raises(RunLockedError, match="is being written by another process"), other.held():
             pass
 
 

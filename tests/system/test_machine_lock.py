@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from rmsexp.system import clock, machine_lock
 from rmsexp.system.lock import is_locked
 from rmsexp.system.machine_lock import NAME, measuring, pause
 from rmsexp.train.interrupt import Interrupted
+from rmsexp.train.progress import ProgressDisplay
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 PAUSED = ["paused while another process measures on this machine; goes on when that ends", "going on"]
@@ -90,7 +90,6 @@ with machine_lock.measuring(print):
 
 def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", MEASURE, folder], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "measuring\n"
         lines: list[str] = []
 
@@ -106,11 +105,8 @@ def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
 def test_without_locks_a_line_says_so_and_work_goes_on(
     reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsupported(*_: object) -> NoReturn:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
     if reason == "No locks available":
-        monkeypatch.setattr(fcntl, "flock", unsupported)
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, reason)))
     else:
         folder.mkdir()
         folder.chmod(0o777)
@@ -147,7 +143,7 @@ def test_a_run_pauses_and_its_clock_excludes_the_pause(
         reading[0] += 3600
         measurer.end()
 
-    display = SimpleNamespace(update=lambda *_: None, report_evaluation=lambda _: None, report=report)
+    display = Mock(spec=ProgressDisplay, report=report)
     trainer, files = slopes_trainer(SLOPES, tmp_path / "run", nn.Linear(3, 1), display=display, pauses=True)
     trainer.run()
     assert lines == PAUSED
@@ -162,7 +158,7 @@ def test_a_signal_ends_a_paused_run_with_its_checkpoint(tmp_path: Path) -> None:
         """Send a signal, which another thread receives while the run waits."""
         threading.Timer(0.05, signal.raise_signal, [signal.SIGTERM]).start()
 
-    display = SimpleNamespace(update=lambda *_: None, report_evaluation=lambda _: None, report=report)
+    display = Mock(spec=ProgressDisplay, report=report)
     trainer, files = slopes_trainer(SLOPES, tmp_path / "run", nn.Linear(3, 1), display=display, pauses=True)
     with pytest.raises(Interrupted, match="SIGTERM"), trainer._interrupt.install():
         trainer.run()

@@ -226,10 +226,6 @@ def by_hand(model: Any, batches: list[Batch]) -> dict[str, float]:
     return {"loss": losses.mean().item(), "error": wrong.double().mean().item()}
 
 
-def close(results: dict[str, float], expected: dict[str, float]) -> None:
-    assert results == pytest.approx(expected, rel=1e-5)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("norm", ["rms", "none"])
 def test_evaluation_is_the_mean_over_questions_evaluated_alone(norm: str) -> None:
@@ -237,7 +233,7 @@ def test_evaluation_is_the_mean_over_questions_evaluated_alone(norm: str) -> Non
     valid = task._cloze.splits["valid"]
     results = task.evaluate(model)
     assert list(results) == ["valid"]
-    close(results["valid"], by_hand(model, [alone(valid, i) for i in range(VALID)]))
+    assert results["valid"] == pytest.approx(by_hand(model, [alone(valid, i) for i in range(VALID)]), rel=1e-5)
 
 
 @pytest.mark.parametrize("norm", some(["bn", "mean_only_bn"], ["bn"]))
@@ -252,8 +248,8 @@ def test_batch_norm_evaluates_with_the_statistics_that_are_chosen(norm: str) -> 
         published.evaluate(recorder)
         batch = by_hand(other, recorder.batches)
         assert abs(batch["loss"] - running["loss"]) > 0.01
-        close(task.evaluate(model)["valid"], running)
-        close(published.evaluate(other)["valid"], batch)
+        assert task.evaluate(model)["valid"] == pytest.approx(running, rel=1e-5)
+        assert published.evaluate(other)["valid"] == pytest.approx(batch, rel=1e-5)
     assert task.notes["batch norm"].startswith("error and loss use the statistics that norm.eval selects")
 
 

@@ -12,7 +12,6 @@ from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import config
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
 
@@ -23,13 +22,7 @@ TRAIN, TEST = 5000, 1000
 
 
 def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, nn.Module]:
-    """Return a task with its data prepared, and its initialised model."""
-    job = config.job([f"norm={norm}", f"data.root={root}", *SMALL, *overrides])
-    task = cifar10.Task(job.config, torch.device("cpu"))
-    task.prepare(lambda _: None)
-    model = task.build(job.norm)
-    task.initialise(model)
-    return task, model
+    return task_and_model("task=cifar10", f"norm={norm}", f"data.root={root}", *SMALL, *overrides)
 
 
 def rows_of(images: Tensor) -> list[bytes]:
@@ -41,8 +34,7 @@ def rows_of(images: Tensor) -> list[bytes]:
 
 
 def test_batches_follow_from_seed_and_step(data_root: Path) -> None:
-    words = ("task=cifar10", f"data.root={data_root}", *SMALL)
-    assert_batches_follow_from_seed_and_step(partial(task_and_model, *words))
+    assert_batches_follow_from_seed_and_step(partial(task_and_model, "task=cifar10", f"data.root={data_root}", *SMALL))
     task, other = (make(data_root, "rms", f"model.memory_format={name}")[0] for name in cifar10.MEMORY_FORMATS)
     assert digest(*task.batches(3)[0]) == digest(*other.batches(3)[0])
 

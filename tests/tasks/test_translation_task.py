@@ -233,8 +233,6 @@ def test_the_papers_transformer() -> None:
 
 
 CLASSES: dict[str, Any] = {"rnnsearch": rnnsearch.Task, "transformer": transformer.Task}
-BOTH = pytest.mark.parametrize("task", CLASSES)
-SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
 
 
 def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Objective:
@@ -279,8 +277,8 @@ def zero(batch: Batch, logits: Tensor, e: float) -> Tensor:
 FORMULAS: dict[str, Callable[[Batch, Tensor, float], Tensor]] = {"rnnsearch": nematus, "transformer": zero}
 
 
-@BOTH
-@SMOOTHINGS
+@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
 def test_the_objective_and_its_gradient_are_the_formula_and_the_loss_is_per_token(task: str, smoothing: float) -> None:
     """The loss is the plain cross-entropy, without smoothing."""
     batch = batch_of(pairs(RAGGED), padding=3)

@@ -5,6 +5,7 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,13 +109,10 @@ def test_a_checkpoint_that_does_not_fit_counts_as_damaged(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=repr)
 def test_too_little_memory_is_no_damage(tmp_path: Path, error: Exception) -> None:
-    def use(_: object) -> None:
-        raise error
-
     for value in (1.0, 2.0):
         checkpoint.save(tmp_path, payload(value))
     with pytest.raises(type(error)):
-        checkpoint.load(tmp_path, IDENTITY, use)
+        checkpoint.load(tmp_path, IDENTITY, Mock(side_effect=error))
     assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
 
 

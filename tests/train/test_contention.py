@@ -73,26 +73,22 @@ def write_proc(
 
 
 @pytest.mark.parametrize(
-    ("waited", "stolen", "state"),
-    [(0, 0, "undisturbed"), (15, 0, "undisturbed"), (16, 0, "disturbed"), (0, 20, "undisturbed"), (0, 21, "disturbed")],
+    ("waited", "stolen", "shared", "state"),
+    [  # shared: a launcher does runs in parallel
+        *((0, 0, False, "undisturbed"), (15, 0, False, "undisturbed"), (16, 0, False, "disturbed")),
+        *((0, 20, False, "undisturbed"), (0, 21, False, "disturbed"), (0, 0, True, "disturbed")),
+    ],
 )
-def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: int, stolen: int, state: str) -> None:
-    watch = Contention(CPU)
+def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(
+    proc: Path, waited: int, stolen: int, shared: bool, state: str
+) -> None:
+    watch = Contention(CPU, shared)
     write_proc(proc, {"1": (400, 9000)}, stolen=500, ticks=7000)
     with watch.watch():
         write_proc(proc, {"1": (1400, 9000 + waited)}, stolen=500 + stolen, ticks=8000)
     report = watch.report()
     assert (report["state"], report["waited"], report["steal"]) == (state, waited / 1000, stolen / 1000)
     assert report["based_on"] == ["waiting", "steal"]
-
-
-@pytest.mark.parametrize(("shared", "state"), [(True, "disturbed"), (False, "undisturbed")])
-def test_runs_that_a_launcher_does_in_parallel_are_disturbed(proc: Path, shared: bool, state: str) -> None:
-    watch = Contention(CPU, shared)
-    write_proc(proc, {"1": (0, 0)})
-    with watch.watch():
-        write_proc(proc, {"1": (1000, 0)})
-    assert watch.report()["state"] == state
 
 
 def test_only_watched_times_are_added_up(proc: Path) -> None:

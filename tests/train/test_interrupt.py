@@ -20,17 +20,24 @@ from rmsexp.train.writer import Writer
 # --- signals
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
-def test_each_stopping_signal_raises_once_the_work_is_done(number: signal.Signals, times: int) -> None:
-    """A closed terminal sends SIGHUP twice, by its shell and the kernel; timeout(1) and SLURM repeat theirs, too."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+
+
+@pytest.mark.parametrize(
+    "numbers", [*([number] * times for number in SIGNALS for times in (1, 2)), [signal.SIGINT, signal.SIGTERM]]
+)
+def test_the_first_stopping_signal_raises_once_the_work_is_done(numbers: list[signal.Signals]) -> None:
+    """A closed terminal sends SIGHUP twice, by its shell and the kernel; timeout(1) and SLURM repeat theirs, too.
+
+    A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep, or from torchrun.
+    """
     interrupt, done = Interrupt(), []
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
-        for _ in range(times):
+        for number in numbers:
             signal.raise_signal(number)
         done.append(True)
-    assert (stop.value.signum, done) == (number, [True])
-    assert str(stop.value) == f"stopped by {number.name}"
+    assert (stop.value.signum, done) == (numbers[0], [True])
+    assert str(stop.value) == f"stopped by {numbers[0].name}"
 
 
 def test_after_nohup_a_run_goes_on_without_its_terminal() -> None:
@@ -41,15 +48,6 @@ def test_after_nohup_a_run_goes_on_without_its_terminal() -> None:
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_further_signals_are_ignored() -> None:
-    """A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep, or from torchrun."""
-    interrupt = Interrupt()
-    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
-    assert stop.value.signum == signal.SIGINT
 
 
 # --- failures of what only shows or copies results

@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -32,9 +33,6 @@ from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
 
 TASKS = ("attentive_reader", "order_embedding", "language_model")
-
-
-T = TypeVar("T")
 LIMIT_SECONDS = 60  # a thread that waits longer fails
 
 
@@ -96,11 +94,11 @@ class ThreadGroup(Group):
         tensor.copy_(torch.stack(self.gather(tensor.clone())).sum(0))
 
 
-def in_threads(size: int, work: Callable[[Any], T]) -> list[T]:
+def in_threads(size: int, work: Callable[[Any], Any]) -> list[Any]:
     """Return ``work(group)`` of each of ``size`` threads, by rank. Raises the first error of a thread."""
     shared, errors = Shared(size), list[BaseException]()
 
-    def begin(rank: int) -> T:
+    def begin(rank: int) -> Any:
         torch.set_num_threads(1)  # each thread has a number of its own
         with shared.computing:
             try:
@@ -288,10 +286,7 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(self: Any) -> None:  # noqa: ARG001
-        raise Diverged(3)
-
-    monkeypatch.setattr(Trainer, "_train", run)
+    monkeypatch.setattr(Trainer, "_train", Mock(side_effect=Diverged(3)))
     trainer: Any = Trainer.__new__(Trainer)
     trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "disturbed"}, own])
     trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()

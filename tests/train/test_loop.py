@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from rmsexp.records import record
 from rmsexp.task import SAMPLE, WHOLE, Extent
 from rmsexp.train import checkpoint
 from rmsexp.train.loop import evaluated_after, evaluated_at, restore
+from rmsexp.train.progress import ProgressDisplay
 from rmsexp.work import runner
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
@@ -28,11 +30,8 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     first.clock.seconds["train"] = 1e6
     first.run()
     speeds, left = list[float](), list[float]()
-    display = SimpleNamespace(
-        update=lambda _, rates, seconds: (speeds.extend(rates.values()), left.append(seconds)),
-        report_evaluation=lambda _: None,
-        report=lambda _: None,
-    )
+    display = Mock(spec=ProgressDisplay)
+    display.update = lambda _, rates, seconds: (speeds.extend(rates.values()), left.append(seconds))
     slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
     assert len(speeds) == 4  # of steps and predictions, in two rows
     assert all(speed > 0.01 for speed in speeds)

@@ -69,12 +69,10 @@ def test_noise_is_the_same_in_every_layout_and_keeps_it(kind: str, shape: tuple[
     assert digest(x) not in results
 
 
-def test_gaussian_noise_has_mean_0_and_the_given_deviation() -> None:
+def test_gaussian_noise_is_normal_with_mean_0_and_the_given_deviation() -> None:
     noise = StreamNoise(0, "noise").gaussian(torch.full((100, 100), 3.0), 0.15) - 3
     drawn = torch.empty(100, 100).normal_(0, 0.15, generator=stream(0, "noise"))
     torch.testing.assert_close(noise, drawn, rtol=0, atol=1e-6)
-    assert noise.mean().item() == pytest.approx(0, abs=0.005)
-    assert noise.std().item() == pytest.approx(0.15, rel=0.02)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])

@@ -1,7 +1,17 @@
 """Fixtures of the tests of kernels."""
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers.triton_reference import DEVICE
+
+
+@pytest.fixture
+def default_device() -> Iterator[None]:
+    with torch.device(DEVICE):
+        yield
 
 
 @pytest.fixture

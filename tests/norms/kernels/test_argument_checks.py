@@ -43,10 +43,6 @@ def pointwise(x: Tensor) -> Arguments:
     return {"x": x, **vectors, "maps": x.ndim == 4, **form, "slope": 0.5, **numbers}
 
 
-def rows() -> Tensor:
-    return draw(3, 5)
-
-
 def maps() -> Tensor:
     return draw(2, 5, 3, 4)
 
@@ -56,10 +52,10 @@ def channels_last() -> Tensor:
 
 
 CASES: dict[str, Callable[[], Arguments]] = {
-    "normalise, rows": lambda: norm_forward(rows(), maps=False, k=5),
+    "normalise, rows": lambda: norm_forward(draw(3, 5), maps=False, k=5),
     "normalise, maps": lambda: norm_forward(maps(), maps=True, k=12),
     "normalise, channels-last maps": lambda: norm_forward(channels_last(), maps=True, k=12),
-    "normalise, pointwise, rows": lambda: pointwise(rows()),
+    "normalise, pointwise, rows": lambda: pointwise(draw(3, 5)),
     "normalise, pointwise, channels-last maps": lambda: pointwise(channels_last()),
     **{cell: partial(inputs_of, cell) for cell in CELLS},
 }

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from helpers.interpreter import INTERPRETED, run_python
 from helpers.triton_reference import (
     ALL_CASES,
-    DEVICE,
     EPS,
     ERF,
     FORMS,
@@ -31,7 +30,7 @@ from torch import Tensor
 
 from rmsexp.norms.kernels.norms import Kind
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("default_device")]
 
 triton = pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
 
@@ -47,12 +46,6 @@ def test_under_the_interpreter() -> None:
     files = [__file__, __file__.replace(".py", "_recurrences.py")]
     process = run_python("-m", "pytest", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
     assert process.returncode == 0, process.stdout[-8000:]
-
-
-@pytest.fixture(autouse=True)
-def default_device() -> Iterator[None]:
-    with torch.device(DEVICE):
-        yield
 
 
 class TestNorms:

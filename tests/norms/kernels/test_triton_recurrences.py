@@ -1,11 +1,8 @@
 """The Triton kernels of recurrences and attention equal autograd in float64; test_triton.py runs this file."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from helpers.triton_reference import (
-    DEVICE,
     EPS,
     FORMS,
     LAYER,
@@ -23,18 +20,12 @@ from torch import Tensor
 
 from rmsexp.norms.kernels.norms import Kind
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("default_device")]
 
 pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
 
 if RUNS:
     from rmsexp.norms.kernels import triton as kernels
-
-
-@pytest.fixture(autouse=True)
-def default_device() -> Iterator[None]:
-    with torch.device(DEVICE):
-        yield
 
 
 # rows, hidden units, whether a mask is passed (to the GRU also a bias), whether this step's output has a gradient

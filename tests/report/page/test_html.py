@@ -98,8 +98,7 @@ def first(tmp_path: Path) -> answer.Answer:
             write_run(tmp_path, series, seed)
             write_run(tmp_path, series, seed, setting="small", dataset=REAL)
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
-    reports = [report(tmp_path, setting="small"), report(tmp_path)]
-    reports = [with_tests(found) for found in reports]
+    reports = [with_tests(report(tmp_path, setting=setting)) for setting in ("small", "demo")]
     savings = NONE | {"eager": savings_plot.rows(load_timings(tmp_path), "eager")}
     return answer.answer(reports, UNDECIDED, savings)
 
@@ -114,8 +113,7 @@ def test_differences_have_intervals(first: answer.Answer) -> None:
 def test_each_implementation_of_a_setting_has_a_row_and_own_norms_come_first(tmp_path: Path) -> None:
     for series in ("ln", "rms", "mine", "ln+impl=fused", "rms+impl=fused"):
         write_run(tmp_path, series)
-    found = report(tmp_path)
-    found = with_tests(found)
+    found = with_tests(report(tmp_path))
     table = answer.answer([found], UNDECIDED, NONE).table
     assert table[["norm", "runs"]].to_numpy().tolist() == [
         ["mine", "demo, built-in data"],

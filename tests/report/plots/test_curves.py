@@ -74,12 +74,10 @@ def test_bands_are_what_seeds_did_and_spikes_are_noted(tmp_path: Path) -> None:
     assert line(loss, "rms").low[-1] == pytest.approx(steps[-1])
     assert max(line(loss, "rms").high) == 500
     assert loss.note == "beyond the axis: up to 500 (RMSNorm)"
-    assert loss.y.range is not None
     assert loss.y.range[1] < 10
     alone = load(tmp_path)
     alone = alone.only(alone.runs.loc[alone.runs["series"] == "rms", "folder"])
     whole = setting_curves.chart(alone, quantities.recorded(alone)[:1]).panels[0]
-    assert whole.y.range is not None
     assert (whole.y.range[1] > 500, whole.note) == (True, "")  # a single series is drawn whole
 
 
@@ -111,7 +109,6 @@ def test_a_spike_and_a_first_point_do_not_set_the_range() -> None:
     spiky = SMOOTH.copy()
     spiky[[0, 30]] = 40.0, 198.0
     found = robust("loss", [SMOOTH, spiky], [1.4, 1.4], may_be_log=True)
-    assert found.range is not None
     assert not found.log
     assert found.range[0] < 1.4 < 2.6 < found.range[1] < 10
 
@@ -119,7 +116,6 @@ def test_a_spike_and_a_first_point_do_not_set_the_range() -> None:
 def test_the_end_of_a_curve_is_never_beyond_the_range() -> None:
     for end, above in ((80.0, 80.0), (math.nan, 2.6)):
         found = robust("loss", [SMOOTH], [end], may_be_log=False).range
-        assert found is not None
         assert above < found[1] < 1.1 * above
 
 
