@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmsexp.data.sequences import Sequences, by_sentences, by_tokens, by_tokens_carried, cycled, offsets, padded
@@ -127,6 +127,7 @@ def literal_toolkit(sources: list[int], targets: list[int], tokens: int, pool: i
 
 @settings(deadline=None)
 @given(sentence_pairs, st.integers(1, 300), sizes)
+@example([(2, 1)], 4, 1)  # a batch of half the tokens
 def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]], tokens: int, pool: int) -> None:
     sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
     pools = by_tokens_carried(sources, targets, np.arange(len(pairs)), tokens, pool)

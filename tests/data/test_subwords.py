@@ -141,6 +141,13 @@ def test_impossible_vocabulary_is_refused(options: TextOptions, message: str, tm
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
 
 
+def test_as_many_merges_as_the_text_gives_can_be_learnt(tmp_path: Path) -> None:
+    pairs = (["ab ab"], ["ab ab"])
+    learn(TextOptions("moses_bpe", 1, 0), tmp_path, pairs)
+    with pytest.raises(ValueError, match=r"vocabulary=2 is too large: .* gives only 1 merges"):
+        learn(TextOptions("moses_bpe", 2, 0), tmp_path, pairs)
+
+
 @pytest.mark.parametrize(
     ("language", "line", "tokens"),
     [

@@ -84,6 +84,8 @@ def test_at_most_four_contestants_are_measured_together(others: str, groups: lis
 def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], groups: list[list[str]]) -> None:
     impls = dict.fromkeys(["rms", "ln", "prms"], "eager") | {f"{norm}+impl=fused": "fused" for norm in fused}
     assert comparable.grouped(impls, "ln") == groups
+    alone = {"ln": "eager"} | {f"{norm}+impl=fused": "fused" for norm in ("a", "b", "c", "d")}
+    assert [len(group) for group in comparable.grouped(alone, "ln")] == [3, 3]  # and no process times ln alone
 
 
 def test_the_record_grows_with_each_process() -> None:
