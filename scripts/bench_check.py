@@ -68,9 +68,10 @@ from importlib import import_module
 from rmsexp import config
 from rmsexp.train.step import Stepper
 try:
-    from rmsexp.train.device import set_up_device
+    from rmsexp.train.device import compile_model, set_up_device
 except ImportError:
     from rmsexp.work.runner import set_up_device
+    compile_model = lambda *_: None
 job = config.job(sys.argv[1:])
 cfg = job.config
 device = set_up_device(cfg)
@@ -78,6 +79,7 @@ task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)
 task.initialise(model)
+compile_model(model, cfg)
 try:
     from rmsexp.train.step import Settings
     stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))

@@ -323,6 +323,17 @@ def trainer() -> str:
     return f"On CIFAR-10's demo a step of the trainer took {times} as long as one of the plain loop."
 
 
+def compiled() -> str:
+    """How long training steps with eager norms take if torch compiles the model, relative to fused ones."""
+    (ratios,) = check("bench")
+    steps = {case.removesuffix(" fused"): found["ratio"] for case, found in ratios.items()}
+    longest, shortest = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
+    return (
+        f"On AMD EPYC, at `scale=demo` and with one thread, steps with eager RMSNorm and `compile=true` took "
+        f"{steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long as fused ones."
+    )
+
+
 def processes() -> str:
     """How much two processes train in the time of one process with two threads."""
     (result,) = check("distributed_throughput")
@@ -443,6 +454,7 @@ BLOCKS = {
     "gpu": gpu,
     "gpu-hours": gpu_hours,
     "trainer": trainer,
+    "compiled": compiled,
     "processes": processes,
     "disturbed": disturbed,
     "neighbours": neighbours,
