@@ -18,6 +18,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -56,8 +57,11 @@ Tensor zero_partials(const Tensor& state, at::IntArrayRef shape) {
   return at::zeros(sizes, state.options());
 }
 
-// Returns a contiguous copy of the transposed weight. With it, the matrix product of every step is a fifth faster.
-Tensor transposed(const Tensor& weight) { return weight.t().contiguous(); }
+// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). This
+// is one matrix product over all steps, instead of one per step.
+Tensor weight_gradient(const Tensor& dproduct, const Tensor& input) {
+  return at::mm(dproduct.flatten(0, 1).t(), input.flatten(0, 1));
+}
 
 // The states of a sequence, in the order of its positions. The initial state comes before the first position, or with
 // `reverse` after the last position.
@@ -112,7 +116,8 @@ TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form,
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
   const auto [input, h0, weight, affine, bias, mask] = from_list<GruInputs>(inputs);
   const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
-  const Tensor x = with_contiguous_rows(input), w = transposed(weight);
+  const Tensor x = with_contiguous_rows(input);
+  const Factor w(weight.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse);
   const SavedGru saved{h.all, empty(3 * H), empty(3 * H), empty(kWidth<GruStatistics>)};
@@ -135,13 +140,14 @@ TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::Tens
   const States h{saved.states, reverse};
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
+  const Factor w(weight);
   Tensor dh = at::zeros_like(h.initial());
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
     gru_backward_step().call(dout.select(1, t), dh, x.select(1, t), saved.products[t], h.before(t), saved.gates[t],
                              saved.statistics[t], mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t],
                              partials);
-    product(dh, dah[t], weight, true);
+    product(dh, dah[t], w, true);
   }
   const Tensor dbias = bias.defined() ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
   return {dx, dh, weight_gradient(dah, h.before()), partials.sum(0), dbias};
@@ -167,7 +173,8 @@ TensorList lstm_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form
   static const auto forward_step = find_operator<decltype(lstm_gates_forward)>("rmsexp::lstm_gates_forward");
   const auto [input, h0, c0, weight, affine, cell_affine, mask] = from_list<LstmInputs>(inputs);
   const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
-  const Tensor x = with_contiguous_rows(input), w = transposed(weight);
+  const Tensor x = with_contiguous_rows(input);
+  const Factor w(weight.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse), c = empty_states(c0, T, reverse);
   const SavedLstm saved{h.all, c.all, empty(4 * H), empty(5 * H), empty(kWidth<LstmStatistics>)};
@@ -192,13 +199,14 @@ TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::Ten
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
   const Tensor cell_partials = zero_partials(h.initial(), cell_affine.sizes());
+  const Factor w(weight);
   Tensor dh = at::zeros_like(h.initial()), dc = at::zeros_like(dh);
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
     backward_step.call(dout.select(1, t), dh, dc, x.select(1, t), saved.products[t], c.before(t), c.after(t),
                        saved.gates[t], saved.statistics[t], mask_at(mask, t), affine, cell_affine, form, eps,
                        dx.select(1, t), dah[t], partials, cell_partials);
-    product(dh, dah[t], weight, true);
+    product(dh, dah[t], w, true);
   }
   const Tensor daffine = partials.sum(0);
   daffine[1][1].copy_(daffine[0][1]);  // both shifts are added to the same sums
@@ -265,8 +273,7 @@ TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayR
   const int64_t H = in.s0.size(-1), B = in.x.size(0), T = in.x.size(1);
   const int64_t S = in.keys.size(1), C = in.keys.size(2), A = in.values.size(2);
   const Tensor x = with_contiguous_rows(in.x);
-  const Tensor first = transposed(in.w_first), between = transposed(in.w_between);
-  const Tensor of_context = transposed(in.w_context);
+  const Factor first(in.w_first.t()), between(in.w_between.t()), of_context(in.w_context.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States s = empty_states(in.s0, T, false);
   const SavedDecoder saved{.states = s.all,
@@ -314,21 +321,22 @@ TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::
   const Tensor first_partials = zero_partials(s.initial(), in.affine_first.sizes());
   const Tensor second_partials = zero_partials(s.initial(), in.affine_second.sizes());
   const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // gradients of score, gain and shift
+  const Factor first(in.w_first), between(in.w_between), of_context(in.w_context);
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
     const Tensor joint = saved.joint_products[t], djoint_t = djoint[t];
     gru_backward_step().call(dout.select(1, t), ds, saved.context_products[t], gru_part(joint, C), saved.between[t],
                              saved.second_gates[t], saved.second_statistics[t], std::nullopt, in.affine_second, form,
                              eps, dax[t], gru_part(djoint_t, C), second_partials);
-    product(dcontexts[t], dax[t], in.w_context, true);
+    product(dcontexts[t], dax[t], of_context, true);
     attend_backward.call(dcontexts[t], in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query,
                          saved.query_statistics[t], saved.attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
-    product(ds, djoint_t, in.w_between, true);
+    product(ds, djoint_t, between, true);
     gru_backward_step().call(std::nullopt, ds, x.select(1, t), saved.first_products[t], s.before(t),
                              saved.first_gates[t], saved.first_statistics[t], std::nullopt, in.affine_first, form, eps,
                              dx.select(1, t), dah[t], first_partials);
-    product(ds, dah[t], in.w_first, true);
+    product(ds, dah[t], first, true);
   }
   const Tensor dattention = attention_partials.sum(0);
   return {dx,
