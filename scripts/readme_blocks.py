@@ -331,7 +331,7 @@ def compiled() -> str:
     return (
         f"On AMD EPYC, with one thread at `scale=demo`, steps of {len(steps)} tasks with eager RMSNorm and `compile=true` "
         f"took {steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long as with fused "
-        "RMSNorm. Recurrences, unrolled, take minutes to compile."
+        "RMSNorm."
     )
 
 
