@@ -330,8 +330,8 @@ def compiled() -> str:
     longest, shortest = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
     return (
         f"On AMD EPYC, with one thread at `scale=demo`, steps of {len(steps)} tasks with eager RMSNorm and "
-        f"`compile=true` took {steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long as with fused "
-        "RMSNorm."
+        f"`compile=true` took {steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long "
+        "as with fused RMSNorm."
     )
 
 
