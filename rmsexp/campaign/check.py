@@ -155,7 +155,7 @@ def _registered(campaign: Campaign) -> Iterator[str]:
         if (job.stage == "final" or start > written) and (job.folder, _commit(name)) not in made
     }
     if foreign:
-        yield f"runs come from {', '.join(sorted(foreign))}, at which no campaign here that has them was registered"
+        yield f"runs come from {', '.join(sorted(foreign))}; no campaign here that lists them was registered there"
 
 
 def _commit(name: str) -> str:

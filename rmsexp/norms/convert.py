@@ -284,19 +284,7 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: T
     Raises: ValueError with the reason if the layer cannot be replaced.
     """
     old = layer.module
-    inside = old.inner if isinstance(old, Wrapped) else old
-    for each in (old, inside):
-        if each._forward_hooks or each._forward_pre_hooks or hasattr(each, "parametrizations"):
-            raise ValueError("it has hooks or parametrisations")
-    if isinstance(inside, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
-        raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
-    if isinstance(inside, OF_CHANNELS) and not type(inside).forward.__module__.startswith("torch."):
-        raise ValueError("its class computes more than that of torch")
-    if isinstance(inside, nn.InstanceNorm2d) and inside.running_mean is not None:
-        raise ValueError("it evaluates with running statistics (track_running_stats=True)")
-    same: Any = inside if isinstance(inside, (Normaliser, *OF_CHANNELS)) else equal(inside)
-    if same is None:
-        raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
+    inside, same = _known(old)
     gain, bias = getattr(same, "weight", None), getattr(same, "bias", None)
     maps = old.maps if isinstance(old, Normaliser) else isinstance(old, OF_MAPS)
     shape = same.shape if isinstance(same, Normaliser) else (getattr(same, "num_channels", None) or same.num_features,)
@@ -346,11 +334,32 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: T
     return new, " and ".join(lacks)
 
 
-def _free_eps(new: Normaliser, own: Any, twin: Normaliser, stated: Set[str]) -> str:
-    """Return the name of eps in ``own``, ``new`` or the module in it, or "" if it has none or the norm states its own.
+def _known(old: nn.Module) -> tuple[nn.Module, Any]:
+    """Return a layer, or the module that it wraps, and a layer of ours or of torch that computes the same.
 
-    ``twin``: the layer of the other norm of :func:`_norm`. BN's file and classes of other libraries have a number as
-    default, which is no statement.
+    Raises: ValueError with the reason if it cannot be replaced, or if there is no such layer.
+    """
+    inside = old.inner if isinstance(old, Wrapped) else old
+    for each in (old, inside):
+        if each._forward_hooks or each._forward_pre_hooks or hasattr(each, "parametrizations"):
+            raise ValueError("it has hooks or parametrisations")
+    if isinstance(inside, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
+        raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
+    if isinstance(inside, OF_CHANNELS) and not type(inside).forward.__module__.startswith("torch."):
+        raise ValueError("its class computes more than that of torch")
+    if isinstance(inside, nn.InstanceNorm2d) and inside.running_mean is not None:
+        raise ValueError("it evaluates with running statistics (track_running_stats=True)")
+    same: Any = inside if isinstance(inside, (Normaliser, *OF_CHANNELS)) else equal(inside)
+    if same is None:
+        raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
+    return inside, same
+
+
+def _free_eps(new: Normaliser, own: Any, twin: Normaliser, stated: Set[str]) -> str:
+    """Return the name of the attribute with the eps of ``own``; "" if there is none, or if the norm states its eps.
+
+    ``own``: ``new``, or the module that it wraps. ``twin``: the layer of the other norm of :func:`_norm`. A default
+    that BN's config or a class of another library has is not stated.
     """
     name = next((each for each in EPS if hasattr(own, each)), "")
     if name and (own is not new or isinstance(own, BatchNorm)):

@@ -211,7 +211,7 @@ def other_code(root: Path) -> str:
     edit(run_of(root, "rms", 0) / record.RUN, lambda run: run["sessions"][0]["git"].update(commit="c0ffee"))
     (other := root / "campaigns/x").mkdir()
     (other / campaign_file.REGISTRATION).write_text('{"commit": "c0ffee", "digest": "", "date": ""}')
-    return "registered  runs come from c0ffee, at which no campaign here that has them was registered"
+    return "registered  runs come from c0ffee; no campaign here that lists them was registered there"
 
 
 def other_rules(root: Path) -> str:
