@@ -168,10 +168,12 @@ def results() -> str:
             }
         )
     machines, usual = {re.sub(".* of ", "", one.machine) for one in fused}, mode(seeds.values())
+    makers = {" ".join(machine.replace("(R)", "").split()[:2]) for machine in machines}
     others = ", ".join(f"`{task}`: {count}" for task, count in seeds.items() if count != usual)
     return (
         f"{table(rows)}\n\nPositive: RMSNorm is better; in brackets 90 % intervals over {usual} seeds ({others}). "
-        f"{coverage()} Times (`scale=small`): lowest to highest on {len(machines)} CPUs, [interleaved](docs/timing.md)."
+        f"{coverage()} Times (`scale=small`): lowest to highest on {len(machines)} CPUs ({', '.join(sorted(makers))}), "
+        "[interleaved](docs/timing.md)."
     )
 
 

@@ -25,6 +25,17 @@ def test_norms_are_suggested_until_all_have_runs(tmp_path: Path) -> None:
     assert outcomes.next_command(job, None) == f"python -m rmsexp -m results={tmp_path} norm={norms} seed=0,1,2"
 
 
+def test_after_a_fused_run_the_next_norms_are_fused_too(tmp_path: Path) -> None:
+    words = [f"results={tmp_path}", "norm.impl=fused"]
+    for norm in ("ln", "rms", "none", "prms", "wn"):
+        job = config.job([*words, "norm=rms"])
+        job.setting_folder.mkdir(parents=True, exist_ok=True)
+        assert outcomes.next_command(job, None) == f"python -m rmsexp {' '.join(words)} norm={norm}"
+        config.job([*words, f"norm={norm}"]).folder.mkdir(parents=True)  # the norm has a fused form
+    norms = "ln,rms,none,prms,wn"
+    assert outcomes.next_command(job, None) == f"python -m rmsexp -m {' '.join(words)} norm={norms} seed=0,1,2"
+
+
 def test_curves_that_cannot_be_drawn_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,17 +64,20 @@ def value(job: config.Job, outcome: Outcome) -> float:
 def next_command(job: config.Job, config_dir: str | None) -> str:
     """Return a command that runs the first of ``PAPER_NORMS`` that has no folder in this setting.
 
-    If all have one, the command is a sweep over these norms with three seeds. All other words are those of the job.
+    If all have one, the command is a sweep over these norms with three seeds. After a run with a fused norm, BatchNorm
+    is not suggested. All other words, and ``norm.impl``, are those of the job.
     """
-    left_out = ("norm=", "norm.", "force=")
+    left_out, impl = ("norm=", "norm.", "force="), "norm.impl=fused"
+    fused = impl in (word.lstrip("+") for word in job.overrides)
     typed = (word for word in job.overrides if not word.lstrip("+~").startswith(left_out))
-    words = [*config_dir_words(config_dir), *typed]
+    words = [*config_dir_words(config_dir), *typed, *[impl] * fused]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    norm = next((name for name in PAPER_NORMS if name not in existing), None)
+    norms = [name for name in PAPER_NORMS if not fused or name != "bn"]
+    norm = next((name for name in norms if name + "+impl=fused" * fused not in existing), None)
     if norm is not None:
         return command("rmsexp", *words, f"norm={norm}")
     words = [word for word in words if not word.startswith("seed=")]
-    return command("rmsexp", "-m", *words, f"norm={','.join(PAPER_NORMS)}", "seed=0,1,2")
+    return command("rmsexp", "-m", *words, f"norm={','.join(norms)}", "seed=0,1,2")
 
 
 def draw(job: config.Job) -> Path | None:

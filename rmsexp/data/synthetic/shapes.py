@@ -19,7 +19,8 @@ SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest, of a shap
 BACKGROUND_CONTRAST = 0.2  # width of the range, around medium grey, of each channel of the background; white is 1
 BACKGROUND_CELLS = 4  # the background is interpolated from a grid of 4 x 4 random colours
 NOISE = 0.02  # standard deviation of the noise that is added to pixels in [0, 1]
-BLOCK = 500  # images drawn at a time
+BLOCK = 500  # images whose random numbers are drawn at a time
+PART = 25  # images painted at a time, which fit into a processor's cache
 
 
 def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
@@ -51,38 +52,49 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     The last bits of float64 results may differ between processors; rounding to uint8 removes such differences.
     """
     count = len(labels)
-    images = _background(count, rng)
+    cells = rng.uniform(-0.5, 0.5, (count, 3, BACKGROUND_CELLS, BACKGROUND_CELLS))
     # another shape, of any kind and hue, under the labelled one and partly outside the image
     angle = np.pi * rng.uniform(-1, 1, count)  # direction from the image's centre to the shape's
-    centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)])
+    centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
-    _stamp(images, kind, hue, centre, rng)
+    lower = (kind, centre, *_look(hue, rng))
     colour, kind = np.divmod(labels, len(SHAPES))
     low, high = np.array(HUES)[colour].T
-    centre = SIZE / 2 + rng.uniform(-OFFSET, OFFSET, (2, count))
-    _stamp(images, kind, rng.uniform(low, high), centre, rng)
-    images += NOISE * rng.standard_normal(images.shape)
-    return np.rint(255 * images.clip(0, 1)).astype(np.uint8)
+    centre = SIZE / 2 + rng.uniform(-OFFSET, OFFSET, (2, count)).T
+    upper = (kind, centre, *_look(rng.uniform(low, high), rng))
+    painted = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    for part in (slice(start, start + PART) for start in range(0, count, PART)):
+        images = _background(cells[part])
+        for shape in (lower, upper):
+            _stamp(images, *(values[part] for values in shape))
+        images += NOISE * rng.standard_normal(images.shape)
+        painted[part] = np.rint(255 * images.clip(0, 1))
+    return painted
 
 
-def _background(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return smooth random colours, (image, 3, y, x): 4 x 4 random colours per image, interpolated with cosines."""
+def _background(cells: np.ndarray) -> np.ndarray:
+    """Return smooth colours, (image, 3, y, x): 4 x 4 cells per image, interpolated with cosines."""
     place = np.linspace(0, BACKGROUND_CELLS - 1, SIZE)
     distance = np.abs(place[:, None] - np.arange(BACKGROUND_CELLS)).clip(max=1)
     blend = (1 + np.cos(np.pi * distance)) / 2  # (y or x, cell): weights of the two nearest cells, which add up to 1
-    grid = rng.uniform(-0.5, 0.5, (count, 3, BACKGROUND_CELLS, BACKGROUND_CELLS))
-    return 0.5 + BACKGROUND_CONTRAST * (blend @ grid @ blend.T)
+    return 0.5 + BACKGROUND_CONTRAST * (blend @ cells @ blend.T)
 
 
-def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> None:
-    """Paint one shape on each image, (image, 3, y, x), in place. Saturation, brightness, size and rotation are random.
-
-    ``kind``, indices of SHAPES, and ``hue`` are (image,). ``centre``, (x, y) in pixels, is (2, image).
-    """
-    count = len(images)
+def _look(hue: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return colours, (image, 3), of these hues, radii and rotations, (image,), of shapes: random but for the hue."""
+    count = len(hue)
     colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
-    cover = _cover(kind, centre, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count))
-    images += cover[:, None] * (colour[:, :, None, None] - images)
+    return colour, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count)
+
+
+def _stamp(
+    images: np.ndarray, kind: np.ndarray, centre: np.ndarray, colour: np.ndarray, radius: np.ndarray, angle: np.ndarray
+) -> None:
+    """Paint one shape on each image, (image, 3, y, x), in place.
+
+    ``kind``, indices of SHAPES, ``radius`` and ``angle`` are (image,). ``centre``, (x, y) in pixels, is (image, 2).
+    """
+    images += _cover(kind, centre, radius, angle)[:, None] * (colour[:, :, None, None] - images)
 
 
 def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
@@ -91,7 +103,7 @@ def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.n
     d is the distance of the pixel's centre from the shape's edge in pixels, negative inside the shape.
     """
     pixels = np.arange(SIZE) + 0.5
-    x, y = pixels - centre[0, :, None, None], pixels[:, None] - centre[1, :, None, None]
+    x, y = pixels - centre[:, 0, None, None], pixels[:, None] - centre[:, 1, None, None]
     scale, cosine, sine = (value[:, None, None] for value in (radius, np.cos(angle), np.sin(angle)))
     u, v = (cosine * x + sine * y) / scale, (cosine * y - sine * x) / scale
     distance = np.empty_like(u)  # in units of the radius, negative inside
