@@ -31,6 +31,7 @@ TINY = 1e-24  # an eps that only turns 0 / 0 into 0, as the one of F.normalize d
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
 OF_SUBLAYERS = {"attention": "attn|attention", "feed-forward": "mlp|ffn|feed"}
+Moved = dict[tuple[nn.Parameter, float], nn.Parameter]  # the new gain by the old one and what was added to it
 
 
 class Layer(NamedTuple):
@@ -120,12 +121,13 @@ def convert(
     if not found:
         raise ValueError(f"{type(model).__name__} contains no normalisation layers")
     replaced, left = list[tuple[Layer, Normaliser, str]](), list[tuple[Layer, str]]()
+    moved: Moved = {}
     for layer in found:
         if not (where(layer) if callable(where) else fnmatchcase(layer.name, where)):
             left.append((layer, "not chosen by where"))
             continue
         try:
-            replaced.append((layer, *_instead_of(layer, chosen, other, stated, like)))
+            replaced.append((layer, *_instead_of(layer, chosen, other, stated, like, moved)))
         except ValueError as error:
             left.append((layer, str(error)))
     if isinstance(chosen, ByRole):
@@ -276,7 +278,9 @@ def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | No
             ours.register_parameter(own, module.get_parameter(name))
 
 
-def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: Tensor | None) -> tuple[Normaliser, str]:
+def _instead_of(
+    layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: Tensor | None, moved: Moved
+) -> tuple[Normaliser, str]:
     """Return the layer of ``norm`` that replaces ``layer``, and what it lacks, such as "gain", "gain and bias" or "".
 
     ``norm``, ``other``, ``stated``: see :func:`_norm`. ``like``: gives device and dtype if the old layer has no gain.
@@ -285,20 +289,12 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: T
     """
     old = layer.module
     inside, same = _known(old)
-    gain, bias = getattr(same, "weight", None), getattr(same, "bias", None)
-    maps = old.maps if isinstance(old, Normaliser) else isinstance(old, OF_MAPS)
-    shape = same.shape if isinstance(same, Normaliser) else (getattr(same, "num_channels", None) or same.num_features,)
-    if len(shape) != 1:
-        raise ValueError("it normalises several axes")
-    shift = None if bias is not None else False
-    site = Site(layer.name, int(shape[0]), maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
+    gain, site = getattr(same, "weight", None), _site(layer, same)
     new, twin = norm.normaliser(site).train(old.training), other.normaliser(site)
     if type(new).set_step is not Normaliser.set_step or not type(new).add.__module__.startswith("rmsexp."):
         raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
     own: Any = new.inner if isinstance(new, Wrapped) else new
-    known, weight = own if own is new else equal(own), getattr(own, "weight", None)
-    # of a module that is neither LayerNorm nor RMSNorm, by the weight that it starts with
-    own_offset = known.gain_offset if known is not None else float(weight is not None and not weight.any())
+    own_offset = _gain_offset(own)
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
     # whether it reads `weight` through `effective_gain`, and knows what eps=None means
@@ -309,14 +305,47 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: T
     offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
     if offset and is_plain and new.weight is not None:
         new.gain_offset = own_offset = offset
-    taken: dict[str, Any] = {"weight": gain, "bias": bias}
+    taken: dict[str, Any] = {"weight": gain, "bias": getattr(same, "bias", None)}
     if type(own) is type(inside):
         taken = {**dict(inside.named_parameters()), **{key: each.clone() for key, each in inside.named_buffers()}}
-    if gain is not None and offset != own_offset:
-        moved = nn.Parameter(gain.detach() + (offset - own_offset), gain.requires_grad)
-        taken = {name: moved if each is gain else each for name, each in taken.items()}
+    if gain is not None and (change := offset - own_offset):
+        # of two layers that share a gain, the new layers share one
+        shifted = moved.setdefault((gain, change), nn.Parameter(gain.detach() + change, gain.requires_grad))
+        taken = {name: shifted if each is gain else each for name, each in taken.items()}
     if next(inside.parameters(), None) is None and "gain" not in stated and (is_plain or isinstance(new, BatchNorm)):
         new.weight, new.elementwise_affine = None, False
+    lacks = _take(own, taken)
+    if isinstance(own, BatchNorm):
+        own.counts_positions = getattr(inside, "counts_positions", True)
+    if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
+        _take_statistics(own, inside, stated)
+    if isinstance(old, nn.BatchNorm1d):
+        new.register_forward_pre_hook(_two_axes)
+    return new, " and ".join(lacks)
+
+
+def _site(layer: Layer, same: Any) -> Site:
+    """Return the site of a layer that computes the same as ``same``. Raises: ValueError if it has several axes."""
+    old = layer.module
+    maps = old.maps if isinstance(old, Normaliser) else isinstance(old, OF_MAPS)
+    shape = same.shape if isinstance(same, Normaliser) else (getattr(same, "num_channels", None) or same.num_features,)
+    if len(shape) != 1:
+        raise ValueError("it normalises several axes")
+    shift = None if getattr(same, "bias", None) is not None else False
+    return Site(layer.name, int(shape[0]), maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
+
+
+def _gain_offset(own: nn.Module) -> float:
+    """Return what a layer, or a module that one wraps, adds to its weight.
+
+    That of a module which is neither LayerNorm nor RMSNorm is seen by the weight that it starts with.
+    """
+    known, weight = own if isinstance(own, Normaliser) else equal(own), getattr(own, "weight", None)
+    return known.gain_offset if known is not None else float(weight is not None and not weight.any())
+
+
+def _take(own: nn.Module, taken: Mapping[str, Tensor | None]) -> list[str]:
+    """Give a module parameters and buffers by their names, and return the names of those that it lacks."""
     lacks, there = list[str](), {**dict(own.named_parameters()), **dict(own.named_buffers())}
     for name, each in taken.items():
         path, _, leaf = name.rpartition(".")
@@ -325,13 +354,7 @@ def _instead_of(layer: Layer, norm: Norm, other: Norm, stated: Set[str], like: T
             setattr(own.get_submodule(path), leaf, each)
         elif each is not None:
             lacks.append("gain" if name == "weight" else name)
-    if isinstance(own, BatchNorm):
-        own.counts_positions = getattr(inside, "counts_positions", True)
-    if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
-        _take_statistics(own, inside, stated)
-    if isinstance(old, nn.BatchNorm1d):
-        new.register_forward_pre_hook(_two_axes)
-    return new, " and ".join(lacks)
+    return lacks
 
 
 def _known(old: nn.Module) -> tuple[nn.Module, Any]:

@@ -143,6 +143,14 @@ def test_the_gain_is_taken_over_whatever_reads_it(norm: str) -> None:
         torch.testing.assert_close(layer(x), 1.5 * torch.tanh(0.5 * x))
 
 
+def test_layers_that_share_a_gain_share_one_afterwards() -> None:
+    model = nn.Sequential(OnePlus(), nn.Identity(), OnePlus())
+    model[2].weight = model[0].weight
+    rmsexp.convert(model, "dyt")
+    assert model[0].weight is model[2].weight
+    torch.testing.assert_close(model[0].weight.detach(), torch.full((6,), 1.5))
+
+
 class Activated(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).relu()
