@@ -134,14 +134,15 @@ def answer() -> str:
     )
     quality = (
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
-        f"pRMSNorm on {partial}; {blind} cannot tell, as a model without norm equals LayerNorm there, too. "
-        f"RMSNorm is better than no norm on {better} {all_tasks}, worse than no norm on {worse}. In {improving} of "
-        f"these {len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
+        f"pRMSNorm on {partial}; {blind} cannot tell, since a model without norm equals LayerNorm there. "
+        f"RMSNorm is better than no norm on {better} {all_tasks}, and worse on {worse}. In {improving} of these "
+        f"{len(rows)} verdicts (three per task) runs still improved at the end{rates if octaves else ''}."
     )
     time = (
-        f"On CPUs RMSNorm saves {eager_saved} of a training step if norms are composed of PyTorch's operations "
-        f"(*eager*), and {fused_saved} with our *fused* kernels. LayerNorm takes {eager} of a step eager and, where "
-        f"measurable, {fused} fused; of that RMSNorm saves {of_eager} and {of_fused} % (medians)."
+        f"On CPUs a training step takes {eager_saved} less time with RMSNorm than with LayerNorm if both are composed "
+        f"of PyTorch's operations (*eager*), and {fused_saved} less with our *fused* kernels. Of what LayerNorm takes "
+        f"({eager} of an eager step; {fused} of a fused one, where measurable) RMSNorm saves {of_eager} and "
+        f"{of_fused} % (medians)."
     )
     return f"{quality}\n\n{time}"
 
@@ -162,18 +163,18 @@ def results() -> str:
                 "task": f"`{task}`",
                 "RMSNorm against LayerNorm": f"{difference} ({low} to {high}) {one['unit']}",
                 "equal?": verdict(one),
-                "step time RMSNorm saves, eager": spread(each.saved for each in eager if each.task == task),
-                "fused": spread(each.saved for each in fused if each.task == task),
-                "paper": published,
+                "step time saved, eager": spread(each.saved for each in eager if each.task == task),
+                "step time saved, fused": spread(each.saved for each in fused if each.task == task),
+                "the paper's saving": published,
             }
         )
     machines, usual = {re.sub(".* of ", "", one.machine) for one in fused}, mode(seeds.values())
     makers = {" ".join(machine.replace("(R)", "").split()[:2]) for machine in machines}
     others = ", ".join(f"`{task}`: {count}" for task, count in seeds.items() if count != usual)
     return (
-        f"{table(rows)}\n\nPositive: RMSNorm is better; in brackets 90 % intervals over {usual} seeds ({others}). "
-        f"{coverage()} Times (`scale=small`): lowest to highest on {len(machines)} CPUs ({', '.join(sorted(makers))}), "
-        "[interleaved](docs/timing.md)."
+        f"{table(rows)}\n\nPositive: RMSNorm is better (`scale=medium`); in brackets 90 % intervals over {usual} "
+        f"seeds ({others}). {coverage()} Step times (`scale=small`): lowest to highest on {len(machines)} CPUs "
+        f"({', '.join(sorted(makers))}), [interleaved](docs/timing.md)."
     )
 
 
@@ -186,7 +187,7 @@ def verdict(row: Mapping[Any, Any]) -> str:
         "but better", "slightly better"
     )
     if "registered" in row["remarks"]:
-        limits = f"{limits}; some runs began before registration"
+        limits = f"{limits}; rules registered after some runs"
     return "; ".join(filter(None, [words.get(row["outcome"], f"undecided (±{margin})"), limits]))
 
 
@@ -202,8 +203,8 @@ def coverage() -> str:
             shares[row["task"] in coarse].append(100 * row["coverage"])
     fine = listed(f"`{task}`" for task in TASKS if task not in coarse)
     return (
-        f"Rates were tuned coarsely except on {fine}: in simulations such intervals contained the truth in "
-        f"{spread(shares[True], 0)} ({fine}: {max(shares[False]):.0f} %)."
+        f"In simulations they contained the truth in {max(shares[False]):.0f} % on {fine} and, since learning rates "
+        f"were tuned coarsely, in {spread(shares[True], 0)} elsewhere."
     )
 
 
@@ -271,8 +272,8 @@ def torch_layers() -> str:
         ours += [paired_ratio(each["rms fused"], each["nn.LayerNorm"]).ratio for each in times]
     each = listed(found[device] for device in sorted(found))
     return (
-        f"On CPUs PyTorch's own `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`, forward and backward; our "
-        f"fused RMSNorm takes {min(ours):.1f} to {max(ours):.1f} times."
+        f"On CPUs PyTorch's `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`, and our fused RMSNorm "
+        f"{min(ours):.1f} to {max(ours):.1f} times as long (forward and backward)."
     )
 
 
