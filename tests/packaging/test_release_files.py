@@ -15,7 +15,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_version_licence_and_paper_are_the_same_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (rmsexp.__version__, PROJECT["license"])
-    assert re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE) == ["Unreleased"]
+    released = f"{rmsexp.__version__} - {citation['date-released']}"
+    assert re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE) == ["Unreleased", released]
     (paper,) = citation["references"]
     assert paper["title"] == "Root Mean Square Layer Normalization"
     assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Sennrich"]
