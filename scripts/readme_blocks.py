@@ -3,7 +3,9 @@
 import functools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median, mode
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 from scipy import special
 
-from rmsexp.records.frames import timing_records
+from rmsexp.records.frames import names, timing_records
 from rmsexp.report.tables import markup
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.verdicts import UNDECIDED, note_on_rates, qualified
@@ -25,6 +27,7 @@ from rmsexp.system.readers import read_json, read_yaml
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
+LARGE = 4_000_000  # elements of shapes that do not fit into caches
 TEXTS = ["against_zero", "improving", "untuned", "remarks", "claim", "task", "unit", "outcome", "test"]
 PAPER_SAVINGS = {  # of RMSNorm and pRMSNorm in the paper, in percent
     "cifar10": ("20.5", "23.1"),
@@ -278,36 +281,34 @@ def torch_layers() -> str:
 
 
 def yardstick() -> str:
-    """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad, by the newest such record."""
+    """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad: each CPU's newest record."""
     records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
-    record = max(
-        (one for one in records if "triad" in one["measurements"][0]["seconds"]),
-        key=lambda one: one["session"]["started"],
-    )
+    records.sort(key=lambda record: record["session"]["started"])
+    newest = {one["session"]["device"]: one for one in records if "triad" in one["measurements"][0]["seconds"]}
     rows = []
-    for passes in ("forward", "forward + backward"):
-        cases = [case for case in record["measurements"] if case["passes"] == passes]
+    for device, passes in product(sorted(newest), ("forward", "forward + backward")):
+        cases = [case for case in newest[device]["measurements"] if case["passes"] == passes]
         layers, compiled = (
             [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases]
             for a, b in (("rms fused", "nn.LayerNorm"), ("rms compiled", "rms fused"))
         )
-        of_large = [case for case in cases if case["elements"] >= 4_000_000]
         shares = [
             case["bytes"]["rms fused"]
             / case["bytes"]["triad"]
             * paired_ratio(case["seconds"]["triad"], case["seconds"]["rms fused"]).ratio
-            for case in of_large
+            for case in cases
+            if case["elements"] >= LARGE
         ]
         rows.append(
             {
+                "processor": device.replace("(R)", "").replace(" Processor", ""),
                 "passes": passes,
                 "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
                 "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
                 "bytes per second, triad = 1, two largest shapes": f"{min(shares):.1f} to {max(shares):.1f}",
             }
         )
-    device = record["session"]["device"]
-    return f"Fused RMSNorm on {device}, one process (geometric mean, and range over shapes):\n\n{table(rows)}"
+    return f"Fused RMSNorm, one process each (geometric mean, and range over shapes):\n\n{table(rows)}"
 
 
 def check(name: str) -> list[dict[str, Any]]:
@@ -327,15 +328,28 @@ def trainer() -> str:
 
 
 def compiled() -> str:
-    """How long training steps with eager norms take if torch compiles the model, relative to fused ones."""
-    (ratios,) = check("bench")
-    steps = {case.removesuffix(" fused"): found["ratio"] for case, found in ratios.items()}
+    """How long training steps take if torch compiles the model, relative to fused norms: with eager ones and fused."""
+    eager, fused = check("bench")
+    steps = {case.removesuffix(" fused"): found["ratio"] for case, found in eager.items()}
     longest, shortest = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
+    both = listed(f"{found['ratio']:.2f} (`{case.removesuffix(' fused')}`)" for case, found in fused.items())
     return (
         f"On AMD EPYC, with one thread at `scale=demo`, steps of {len(steps)} tasks with eager RMSNorm and "
         f"`compile=true` took {steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long "
-        "as with fused RMSNorm."
+        f"as with fused RMSNorm alone; with fused RMSNorm and `compile=true` {both}."
     )
+
+
+def joeynmt() -> str:
+    """How many target tokens the trainer takes in the time in which JoeyNMT takes one, by model and processor."""
+    records = [read_json(path) for path in sorted(REFERENCE.glob("*/checks/joeynmt_speed*/check.json"))]
+    found: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        result, device = record["results"], record["session"]["device"].split("(R)")[0]
+        ratio = paired_ratio(result["rmsexp"], result["joeynmt"]).ratio
+        found[result["model"]].append(f"{ratio:.1f} ({device})")
+    times = listed(f"{' and '.join(ratios)} times as many with `{model}`" for model, ratios in found.items())
+    return f"rmsexp trained {times}."
 
 
 def processes() -> str:
@@ -449,6 +463,30 @@ def layers() -> str:
     return f"Median cosines with LayerNorm and with RMSNorm: {cosines}."
 
 
+def dose() -> str:
+    """How large the mean of norms' inputs is beside their spread if initial weights are centred on 0 and on 0.4."""
+    found = defaultdict(list)
+    for path in sorted(REFERENCE.glob("*/checks/dose*/*/*/layers.csv")):
+        rows = pd.read_csv(path)
+        for step in (rows["step"].min(), rows["step"].max()):
+            value = rows.loc[rows["step"] == step, "mean_over_spread"].median()
+            found[path.parts[-3]].append(f"{value:.2g} at step {step}, {names.label(path.parts[-2])}")
+    return " ".join(f"Centred on {centre}: {listed(values)}." for centre, values in found.items())
+
+
+def against_itself() -> str:
+    """How campaigns like ``quick`` decide between RMSNorm and itself, with seeds that differ."""
+    (result,) = check("quick_against_itself")
+    found = result["verdicts"]
+    supported = sum(each["outcome"] == claims.SUPPORTED for each in found)
+    false = sum(bool(each["against_zero"]) for each in found)
+    seeds = 2 * result["seeds"]
+    return (
+        f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own, equality was "
+        f"supported in {supported}, and in {false} the 95 % interval excluded 0."
+    )
+
+
 BLOCKS = {
     "answer": answer,
     "results": results,
@@ -466,4 +504,7 @@ BLOCKS = {
     "simulated-campaigns": simulated,
     "timing-intervals": timing_intervals,
     "layers": layers,
+    "joeynmt": joeynmt,
+    "dose": dose,
+    "against-itself": against_itself,
 }

@@ -5,6 +5,7 @@ This module and ``options`` do not import torch, so that a process whose work do
 
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
 
     Raises: ProcessError if it fails there, or if the process ends before.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler that measures peak memory warns there
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=_be_child, args=(sending, work, arguments))
