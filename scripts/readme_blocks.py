@@ -50,6 +50,11 @@ def listed(words: Iterable[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def plain(device: str) -> str:
+    """Return the name of a processor without marks, such as "Intel Xeon"."""
+    return device.replace("(R)", "").replace(" Processor", "")
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     return markup.markdown(pd.DataFrame(rows)).strip()
 
@@ -172,7 +177,7 @@ def results() -> str:
             }
         )
     machines, usual = {re.sub(".* of ", "", one.machine) for one in fused}, mode(seeds.values())
-    makers = {" ".join(machine.replace("(R)", "").split()[:2]) for machine in machines}
+    makers = {plain(machine).partition(" (")[0] for machine in machines}
     others = ", ".join(f"`{task}`: {count}" for task, count in seeds.items() if count != usual)
     return (
         f"{table(rows)}\n\nPositive: RMSNorm is better (`scale=medium`); in brackets 90 % intervals over {usual} "
@@ -271,7 +276,7 @@ def torch_layers() -> str:
         ratios = [
             paired_ratio(each["nn.RMSNorm"], each["nn.LayerNorm"]).ratio for each in times if "nn.RMSNorm" in each
         ]
-        found[device] = f"{geometric_mean(ratios):.1f} times ({device.replace('(R)', '').replace(' Processor', '')})"
+        found[device] = f"{geometric_mean(ratios):.1f} times ({plain(device)})"
         ours += [paired_ratio(each["rms fused"], each["nn.LayerNorm"]).ratio for each in times]
     each = listed(found[device] for device in sorted(found))
     return (
@@ -301,7 +306,7 @@ def yardstick() -> str:
         ]
         rows.append(
             {
-                "processor": device.replace("(R)", "").replace(" Processor", ""),
+                "processor": plain(device),
                 "passes": passes,
                 "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
                 "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
@@ -345,7 +350,7 @@ def joeynmt() -> str:
     records = [read_json(path) for path in sorted(REFERENCE.glob("*/checks/joeynmt_speed*/check.json"))]
     found: dict[str, list[str]] = defaultdict(list)
     for record in records:
-        result, device = record["results"], record["session"]["device"].split("(R)")[0]
+        result, device = record["results"], plain(record["session"]["device"])
         ratio = paired_ratio(result["rmsexp"], result["joeynmt"]).ratio
         found[result["model"]].append(f"{ratio:.1f} ({device})")
     times = listed(f"{' and '.join(ratios)} times as many with `{model}`" for model, ratios in found.items())
