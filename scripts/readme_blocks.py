@@ -470,25 +470,25 @@ def layers() -> str:
 
 def dose() -> str:
     """How large the mean of norms' inputs is beside their spread if initial weights are centred on 0 and on 0.4."""
-    found = defaultdict(list)
+    found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(REFERENCE.glob("*/checks/dose*/*/*/layers.csv")):
         rows = pd.read_csv(path)
-        for step in (rows["step"].min(), rows["step"].max()):
-            value = rows.loc[rows["step"] == step, "mean_over_spread"].median()
-            found[path.parts[-3]].append(f"{value:.2g} at step {step}, {names.label(path.parts[-2])}")
-    return " ".join(f"Centred on {centre}: {listed(values)}." for centre, values in found.items())
+        values = rows.loc[rows["step"] == rows["step"].min(), "mean_over_spread"]
+        norm = names.label(names.without_impl(path.parts[-2]))
+        found[path.parts[-3]].append(f"{values.median():.2g} (at most {values.max():.2g}) with {norm}")
+    each = "; ".join(f"centred on {centre}, {listed(values)}" for centre, values in found.items())
+    return f"The mean of a norm's input over its spread at step {rows['step'].min()}, median over layers: {each}."
 
 
 def against_itself() -> str:
     """How campaigns like ``quick`` decide between RMSNorm and itself, with seeds that differ."""
     (result,) = check("quick_against_itself")
-    found = result["verdicts"]
+    found, seeds = result["verdicts"], 2 * result["seeds"]
     supported = sum(each["outcome"] == claims.SUPPORTED for each in found)
-    false = sum(bool(each["against_zero"]) for each in found)
-    seeds = 2 * result["seeds"]
+    within, wider = sum(each["contains_zero"] for each in found), sum(not each["against_zero"] for each in found)
     return (
         f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own, equality was "
-        f"supported in {supported}, and in {false} the 95 % interval excluded 0."
+        f"supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in {wider}."
     )
 
 
