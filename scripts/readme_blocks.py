@@ -475,7 +475,8 @@ def dose() -> str:
         rows = pd.read_csv(path)
         values = rows.loc[rows["step"] == rows["step"].min(), "mean_over_spread"]
         norm = names.label(names.without_impl(path.parts[-2]))
-        found[path.parts[-3]].append(f"{values.median():.2g} (at most {values.max():.2g}) with {norm}")
+        middle, most = (f"{value:.{0 if value >= 10 else 2}f}" for value in (values.median(), values.max()))
+        found[path.parts[-3]].append(f"{middle} (at most {most}) with {norm}")
     each = "; ".join(f"centred on {centre}, {listed(values)}" for centre, values in found.items())
     return f"The mean of a norm's input over its spread at step {rows['step'].min()}, median over layers: {each}."
 
