@@ -148,9 +148,9 @@ def answer() -> str:
     )
     time = (
         f"On CPUs a training step takes {eager_saved} less time with RMSNorm than with LayerNorm if both are composed "
-        f"of PyTorch's operations (*eager*), and {fused_saved} less with our *fused* kernels. Of what LayerNorm takes "
-        f"({eager} of an eager step; {fused} of a fused one, where measurable) RMSNorm saves {of_eager} and "
-        f"{of_fused} % (medians)."
+        f"of PyTorch's operations (*eager*), and {fused_saved} less with our *fused* kernels. LayerNorm "
+        f"takes {eager} of an eager step and, where measurable, {fused} of a fused one; of that, RMSNorm "
+        f"saves {of_eager} % eager and {of_fused} % fused (medians)."
     )
     return f"{quality}\n\n{time}"
 
@@ -192,11 +192,11 @@ def verdict(row: Mapping[Any, Any]) -> str:
     words = {claims.SUPPORTED: f"yes, within ±{margin}", claims.REFUTED: f"no, not within ±{margin}"}
     limits = qualified(row).partition(", ")[2].replace(", ", "; ")
     limits = limits.replace("cannot see a difference", "but so is a model without norm").replace(
-        "but better", "slightly better"
+        "but better", "better by less"
     )
     if "registered" in row["remarks"]:
         limits = f"{limits}; rules registered after some runs"
-    return "; ".join(filter(None, [words.get(row["outcome"], f"undecided (±{margin})"), limits]))
+    return "; ".join(filter(None, [words.get(row["outcome"], f"undecided, partly beyond ±{margin}"), limits]))
 
 
 def coverage() -> str:
@@ -280,8 +280,8 @@ def torch_layers() -> str:
         ours += [paired_ratio(each["rms fused"], each["nn.LayerNorm"]).ratio for each in times]
     each = listed(found[device] for device in sorted(found))
     return (
-        f"On CPUs PyTorch's `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`, and our fused RMSNorm "
-        f"{min(ours):.1f} to {max(ours):.1f} times as long (forward and backward)."
+        f"On CPUs PyTorch's `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`; our fused RMSNorm takes "
+        f"{min(ours):.1f} to {max(ours):.1f} times as long as `nn.LayerNorm` (forward and backward)."
     )
 
 
