@@ -192,7 +192,7 @@ def verdict(row: Mapping[Any, Any]) -> str:
     words = {claims.SUPPORTED: f"yes, within ±{margin}", claims.REFUTED: f"no, not within ±{margin}"}
     limits = qualified(row).partition(", ")[2].replace(", ", "; ")
     limits = limits.replace("cannot see a difference", "but so is a model without norm").replace(
-        "but better", "better by less"
+        "but better", "slightly better"
     )
     if "registered" in row["remarks"]:
         limits = f"{limits}; rules registered after some runs"

@@ -34,7 +34,7 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
 
     Raises: ProcessError if it fails there, or if the process ends before.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler that measures peak memory warns there
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides a warning of the profiler of memory
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=_be_child, args=(sending, work, arguments))

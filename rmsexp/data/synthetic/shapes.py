@@ -81,7 +81,7 @@ def _background(cells: np.ndarray) -> np.ndarray:
 
 
 def _look(hue: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return colours, (image, 3), of these hues, radii and rotations, (image,), of shapes: random but for the hue."""
+    """Return a random look for one shape per image: RGB colours of these hues, (image, 3); radii; angles, (image,)."""
     count = len(hue)
     colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
     return colour, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count)
