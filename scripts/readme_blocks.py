@@ -1,13 +1,11 @@
-"""The texts of the marked blocks of the pages, from the tables of the committed report and from records of checks."""
+"""The texts of the marked blocks of the pages that come from the committed report, and what other blocks share."""
 
 import functools
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
-from statistics import geometric_mean, median, mode
+from statistics import median, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +13,17 @@ import pandas as pd
 from omegaconf import OmegaConf
 from scipy import special
 
-from rmsexp.records.frames import names, timing_records
+from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.verdicts import UNDECIDED, note_on_rates, qualified
 from rmsexp.rules import claims
-from rmsexp.rules.ratios import paired_ratio
 from rmsexp.rules.seeds import smallest
 from rmsexp.system.readers import read_json, read_yaml
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
-LARGE = 4_000_000  # elements of shapes that do not fit into caches
 TEXTS = ["against_zero", "improving", "untuned", "remarks", "claim", "task", "unit", "outcome", "test"]
 PAPER_SAVINGS = {  # of RMSNorm and pRMSNorm in the paper, in percent
     "cifar10": ("20.5", "23.1"),
@@ -265,135 +261,9 @@ def gpu_hours() -> str:
     return table(rows)
 
 
-def torch_layers() -> str:
-    """How long torch's and our RMSNorm take, relative to torch's LayerNorm, by the newest benchmark of each CPU."""
-    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
-    records.sort(key=lambda record: record["session"]["started"])
-    newest = {record["session"]["device"]: record for record in records}
-    found, ours = {}, []
-    for device, record in newest.items():
-        times = [case["seconds"] for case in record["measurements"] if case["passes"] == "forward + backward"]
-        ratios = [
-            paired_ratio(each["nn.RMSNorm"], each["nn.LayerNorm"]).ratio for each in times if "nn.RMSNorm" in each
-        ]
-        found[device] = f"{geometric_mean(ratios):.1f} times ({plain(device)})"
-        ours += [paired_ratio(each["rms fused"], each["nn.LayerNorm"]).ratio for each in times]
-    each = listed(found[device] for device in sorted(found))
-    return (
-        f"On CPUs PyTorch's `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`; our fused RMSNorm takes "
-        f"{min(ours):.1f} to {max(ours):.1f} times as long as `nn.LayerNorm` (forward and backward)."
-    )
-
-
-def yardstick() -> str:
-    """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad: each CPU's newest record."""
-    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
-    records.sort(key=lambda record: record["session"]["started"])
-    newest = {one["session"]["device"]: one for one in records if "triad" in one["measurements"][0]["seconds"]}
-    rows = []
-    for device, passes in product(sorted(newest), ("forward", "forward + backward")):
-        cases = [case for case in newest[device]["measurements"] if case["passes"] == passes]
-        layers, compiled = (
-            [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases]
-            for a, b in (("rms fused", "nn.LayerNorm"), ("rms compiled", "rms fused"))
-        )
-        shares = [
-            case["bytes"]["rms fused"]
-            / case["bytes"]["triad"]
-            * paired_ratio(case["seconds"]["triad"], case["seconds"]["rms fused"]).ratio
-            for case in cases
-            if case["elements"] >= LARGE
-        ]
-        rows.append(
-            {
-                "processor": plain(device),
-                "passes": passes,
-                "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
-                "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
-                "bytes per second, triad = 1, two largest shapes": f"{min(shares):.1f} to {max(shares):.1f}",
-            }
-        )
-    return f"Fused RMSNorm, one process each (geometric mean, and range over shapes):\n\n{table(rows)}"
-
-
 def check(name: str) -> list[dict[str, Any]]:
     """Return the results of all records of a check."""
     return [read_json(path)["results"] for path in sorted(REFERENCE.glob(f"*/checks/{name}[0-9]/check.json"))]
-
-
-def trainer() -> str:
-    """How long a step of the trainer takes, relative to that of a plain loop."""
-    ratios = [
-        paired_ratio(result["seconds"]["trainer"], result["seconds"]["plain loop"]).ratio
-        for result in check("trainer_overhead")
-        if "trainer" in result["seconds"]
-    ]
-    times = f"{min(ratios):.3f} to {max(ratios):.3f} times"
-    return f"On CIFAR-10's demo a step of the trainer took {times} as long as one of the plain loop."
-
-
-def compiled() -> str:
-    """How long training steps take if torch compiles the model, relative to fused norms: with eager ones and fused."""
-    eager, fused = check("bench")
-    steps = {case.removesuffix(" fused"): found["ratio"] for case, found in eager.items()}
-    longest, shortest = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
-    both = listed(f"{found['ratio']:.2f} (`{case.removesuffix(' fused')}`)" for case, found in fused.items())
-    return (
-        f"On AMD EPYC, with one thread at `scale=demo`, steps of {len(steps)} tasks with eager RMSNorm and "
-        f"`compile=true` took {steps[shortest]:.2f} (`{shortest}`) to {steps[longest]:.2f} (`{longest}`) times as long "
-        f"as with fused RMSNorm alone; with fused RMSNorm and `compile=true` {both}."
-    )
-
-
-def joeynmt() -> str:
-    """How many target tokens the trainer takes in the time in which JoeyNMT takes one, by model and processor."""
-    records = [read_json(path) for path in sorted(REFERENCE.glob("*/checks/joeynmt_speed*/check.json"))]
-    found: dict[str, list[str]] = defaultdict(list)
-    for record in records:
-        result, device = record["results"], plain(record["session"]["device"])
-        ratio = paired_ratio(result["rmsexp"], result["joeynmt"]).ratio
-        found[result["model"]].append(f"{ratio:.1f} ({device})")
-    times = listed(f"{' and '.join(ratios)} times as many with `{model}`" for model, ratios in found.items())
-    return f"rmsexp trained {times}."
-
-
-def processes() -> str:
-    """How much two processes train in the time of one process with two threads."""
-    (result,) = check("distributed_throughput")
-    ratios = [next(iter(task["ratios"].values()))["ratio"] for task in result["tasks"]]
-    shares = [100 * task["communication_share"] for task in result["tasks"]]
-    return (
-        f"On a machine with two cores, two processes of one thread trained {min(ratios):.2f} to {max(ratios):.2f} "
-        f"times as fast as one process of two threads; {min(shares):.0f} to {max(shares):.0f} % of a step was "
-        "communication."
-    )
-
-
-def neighbours() -> str:
-    """How many runs beside planted neighbours, and how many quiet ones, were marked as disturbed."""
-    parts = []
-    for path in sorted(REFERENCE.glob("*/checks/planted_neighbours[0-9]/check.json")):
-        record = read_json(path)
-        counts = {kind: f"{each['marked']} of {each['runs']}" for kind, each in record["results"]["summary"].items()}
-        beside = "{same_core} beside a process on the same core, {memory} beside one that reads memory".format(**counts)
-        parts.append(f"{record['session']['device']}: {beside}, and {counts['quiet']} quiet ones")
-    return f"Runs that were marked, on {'; on '.join(parts)}."
-
-
-def disturbed() -> str:
-    """How disturbed runs, campaigns and sweeps ended."""
-    names = {"a run": "chaos", "a campaign's workers": "campaign_kills", "jobs of a sweep": "preempted_sweep"}
-    kills = [
-        f"{sum(one['kills'] for one in check(name))} kills of {what}" for what, name in names.items() if check(name)
-    ]
-    errors = sum(len(one["errors"]) for name in (*names.values(), "chaos_sweep") for one in check(name))
-    faults = sum(one["faults"] for one in check("chaos_sweep"))
-    causes = sum(len(one["causes"]) for one in check("chaos_sweep"))
-    return (
-        f"In the committed records there are {listed([*kills, f'{faults} other faults in sweeps'])}. After them "
-        f"{errors or 'no'} differences to undisturbed runs remained; {causes} runs of the sweeps first failed with a "
-        "named cause."
-    )
 
 
 def simulated() -> str:
@@ -411,20 +281,6 @@ def simulated() -> str:
         f"The 90 % intervals contained the true difference in {covered[0]} of the simulated campaigns with today's "
         f"rules, and in {covered[1]} with the rules before 28 November 2026. In the worst case {listed(wrong)} had a "
         f"wrong verdict; if the best rates are known, {100 * known:.1f} %."
-    )
-
-
-def timing_intervals() -> str:
-    """Coverage of the intervals of timings: simulated, and of equal and slowed models."""
-    (coverage,) = check("timing_coverage")
-    shares = [100 * line["over_processes"] for line in coverage["lines"]]
-    (power,) = check("timing_power")
-    equal, slowed = power["summary"]["equal"], power["summary"]["slowed"]
-    return (
-        f"In simulations the interval over six processes contained the true ratio in {min(shares):.1f} to "
-        f"{max(shares):.1f} % of the timings. On a real machine it contained 1 in {equal['right']} of "
-        f"{equal['trials']} timings of two equal models, and lay above 1 in {slowed['right']} of {slowed['trials']} "
-        f"in which one model idled for {100 * power['trials'][-1]['share']:g} % of each step."
     )
 
 
@@ -457,60 +313,12 @@ def seeds() -> str:
     return table(rows)
 
 
-def layers() -> str:
-    """Absolute cosines of norms' inputs with the vector of ones: medians over a task's layers, last evaluation."""
-    found: dict[str, dict[str, float]] = {}
-    for path in sorted(REFERENCE.glob("*/checks/layers*/*/*/layers.csv")):
-        rows = pd.read_csv(path)
-        last = rows[rows["step"] == rows["step"].max()]
-        found.setdefault(path.parts[-3], {})[path.parts[-2].partition("+")[0]] = float(last["cosine"].median())
-    cosines = listed(f"{of['ln']:.2f} and {of['rms']:.2f} on `{task}`" for task, of in found.items())
-    return f"Median cosines with LayerNorm and with RMSNorm: {cosines}."
-
-
-def dose() -> str:
-    """How large the mean of norms' inputs is beside their spread if initial weights are centred on 0 and on 0.4."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(REFERENCE.glob("*/checks/dose*/*/*/layers.csv")):
-        rows = pd.read_csv(path)
-        values = rows.loc[rows["step"] == rows["step"].min(), "mean_over_spread"]
-        norm = names.label(names.without_impl(path.parts[-2]))
-        middle, most = (f"{value:.{0 if value >= 10 else 2}f}" for value in (values.median(), values.max()))
-        found[path.parts[-3]].append(f"{middle} (at most {most}) with {norm}")
-    each = "; ".join(f"centred on {centre}, {listed(values)}" for centre, values in found.items())
-    return f"The mean of a norm's input over its spread at step {rows['step'].min()}, median over layers: {each}."
-
-
-def against_itself() -> str:
-    """How campaigns like ``quick`` decide between RMSNorm and itself, with seeds that differ."""
-    (result,) = check("quick_against_itself")
-    found, seeds = result["verdicts"], 2 * result["seeds"]
-    supported = sum(each["outcome"] == claims.SUPPORTED for each in found)
-    within, wider = sum(each["contains_zero"] for each in found), sum(not each["against_zero"] for each in found)
-    return (
-        f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own, equality was "
-        f"supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in {wider}."
-    )
-
-
 BLOCKS = {
     "answer": answer,
     "results": results,
-    "torch-layers": torch_layers,
-    "yardstick": yardstick,
     "fused": fused_steps,
     "gpu": gpu,
     "gpu-hours": gpu_hours,
-    "trainer": trainer,
-    "compiled": compiled,
-    "processes": processes,
-    "disturbed": disturbed,
-    "neighbours": neighbours,
     "seeds": seeds,
     "simulated-campaigns": simulated,
-    "timing-intervals": timing_intervals,
-    "layers": layers,
-    "joeynmt": joeynmt,
-    "dose": dose,
-    "against-itself": against_itself,
 }

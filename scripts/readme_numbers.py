@@ -5,11 +5,11 @@ A block stands between two lines of its own, and nobody edits it by hand:
     <!-- numbers: NAME -->
     <!-- end -->
 
-Its text comes from the function with this name in ``readme_blocks.BLOCKS`` or ``readme_claims.BLOCKS``. The script
-lists the blocks that differ, and numbers with decimals, percentages and counts ("9 of 10") outside of blocks, code and
-links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. With --check it writes nothing, and
-exits with status 1 if it lists anything. Without, it also draws the picture of the README, loss against steps beside
-loss against time, and writes ``configs/spread.yaml``.
+Its text comes from the function with this name in ``BLOCKS`` of ``readme_blocks``, ``readme_checks`` or
+``readme_claims``. The script lists the blocks that differ, and numbers with decimals, percentages and counts ("9 of
+10") outside of blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. With
+--check it writes nothing, and exits with status 1 if it lists anything. Without, it also draws the picture of the
+README, loss against steps beside loss against time, and writes ``configs/spread.yaml``.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check
@@ -20,6 +20,7 @@ import re
 from pathlib import Path
 
 import readme_blocks
+import readme_checks
 import readme_claims
 from readme_blocks import ROOT, spreads
 
@@ -29,7 +30,7 @@ from rmsexp.report.plots import canvas, setting_curves, style
 from rmsexp.report.plots.chart import Chart
 from rmsexp.system import atomic
 
-BLOCKS = readme_blocks.BLOCKS | readme_claims.BLOCKS
+BLOCKS = readme_blocks.BLOCKS | readme_checks.BLOCKS | readme_claims.BLOCKS
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
 SPREAD = ROOT / "configs/spread.yaml"
 PICTURE = ROOT / "docs/loss_against_time"
