@@ -3,6 +3,7 @@
 from collections import defaultdict
 from itertools import product
 from statistics import geometric_mean
+from typing import Any
 
 import pandas as pd
 from readme_blocks import REFERENCE, check, listed, plain, table
@@ -15,18 +16,21 @@ from rmsexp.system.readers import read_json
 LARGE = 4_000_000  # elements of shapes that do not fit into caches
 
 
+def newest() -> dict[str, dict[str, Any]]:
+    """Return the newest benchmark of norms of each CPU, by the name of its processor."""
+    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
+    return {plain(one["session"]["device"]): one for one in sorted(records, key=lambda one: one["session"]["started"])}
+
+
 def torch_layers() -> str:
     """How long torch's and our RMSNorm take, relative to torch's LayerNorm, by the newest benchmark of each CPU."""
-    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
-    records.sort(key=lambda record: record["session"]["started"])
-    newest = {record["session"]["device"]: record for record in records}
     found, ours = {}, []
-    for device, record in newest.items():
+    for device, record in newest().items():
         times = [case["seconds"] for case in record["measurements"] if case["passes"] == "forward + backward"]
         ratios = [
             paired_ratio(each["nn.RMSNorm"], each["nn.LayerNorm"]).ratio for each in times if "nn.RMSNorm" in each
         ]
-        found[device] = f"{geometric_mean(ratios):.1f} times ({plain(device)})"
+        found[device] = f"{geometric_mean(ratios):.1f} times ({device})"
         ours += [paired_ratio(each["rms fused"], each["nn.LayerNorm"]).ratio for each in times]
     each = listed(found[device] for device in sorted(found))
     return (
@@ -37,12 +41,9 @@ def torch_layers() -> str:
 
 def yardstick() -> str:
     """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad: each CPU's newest record."""
-    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
-    records.sort(key=lambda record: record["session"]["started"])
-    newest = {one["session"]["device"]: one for one in records if "triad" in one["measurements"][0]["seconds"]}
-    rows = []
-    for device, passes in product(sorted(newest), ("forward", "forward + backward")):
-        cases = [case for case in newest[device]["measurements"] if case["passes"] == passes]
+    rows, records = [], newest()
+    for device, passes in product(sorted(records), ("forward", "forward + backward")):
+        cases = [case for case in records[device]["measurements"] if case["passes"] == passes]
         layers, compiled = (
             [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases]
             for a, b in (("rms fused", "nn.LayerNorm"), ("rms compiled", "rms fused"))
@@ -56,7 +57,7 @@ def yardstick() -> str:
         ]
         rows.append(
             {
-                "processor": plain(device),
+                "processor": device,
                 "passes": passes,
                 "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
                 "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
@@ -121,7 +122,7 @@ def neighbours() -> str:
         record = read_json(path)
         counts = {kind: f"{each['marked']} of {each['runs']}" for kind, each in record["results"]["summary"].items()}
         beside = "{same_core} beside a process on the same core, {memory} beside one that reads memory".format(**counts)
-        parts.append(f"{record['session']['device']}: {beside}, and {counts['quiet']} quiet ones")
+        parts.append(f"{plain(record['session']['device'])}: {beside}, and {counts['quiet']} quiet ones")
     return f"Runs that were marked, on {'; on '.join(parts)}."
 
 

@@ -7,7 +7,7 @@ A block stands between two lines of its own, and nobody edits it by hand:
 
 Its text comes from the function with this name in ``BLOCKS`` of ``readme_blocks``, ``readme_checks`` or
 ``readme_claims``. The script lists the blocks that differ, and numbers with decimals, percentages and counts ("9 of
-10") outside of blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. With
+10") outside of blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, quotes of the paper. With
 --check it writes nothing, and exits with status 1 if it lists anything. Without, it also draws the picture of the
 README, loss against steps beside loss against time, and writes ``configs/spread.yaml``.
 
