@@ -32,6 +32,8 @@ def test_after_a_fused_run_the_next_norms_are_fused_too(tmp_path: Path) -> None:
         job.setting_folder.mkdir(parents=True, exist_ok=True)
         assert outcomes.next_command(job, None) == f"python -m rmsexp {' '.join(words)} norm={norm}"
         config.job([*words, f"norm={norm}"]).folder.mkdir(parents=True)  # the norm has a fused form
+    with pytest.raises(config.ConfigError, match="no fused form"):
+        config.job([*words, "norm=bn"])
     norms = "ln,rms,none,prms,wn"
     assert outcomes.next_command(job, None) == f"python -m rmsexp -m {' '.join(words)} norm={norms} seed=0,1,2"
 

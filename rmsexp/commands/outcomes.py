@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rmsexp.work.runner import Outcome
 
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
+EAGER_ONLY = ("bn",)  # those without a fused form; asking each norm's config would take half a second
 
 
 def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
@@ -64,15 +65,15 @@ def value(job: config.Job, outcome: Outcome) -> float:
 def next_command(job: config.Job, config_dir: str | None) -> str:
     """Return a command that runs the first of ``PAPER_NORMS`` that has no folder in this setting.
 
-    If all have one, the command is a sweep over these norms with three seeds. After a run with a fused norm, BatchNorm
-    is not suggested. All other words, and ``norm.impl``, are those of the job.
+    If all have one, the command is a sweep over these norms with three seeds. After a fused run
+    it suggests only those with a fused form. All other words, and ``norm.impl=fused``, are those of the job.
     """
     left_out, impl = ("norm=", "norm.", "force="), "norm.impl=fused"
     fused = impl in (word.lstrip("+") for word in job.overrides)
     typed = (word for word in job.overrides if not word.lstrip("+~").startswith(left_out))
     words = [*config_dir_words(config_dir), *typed, *[impl] * fused]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    norms = [name for name in PAPER_NORMS if not fused or name != "bn"]
+    norms = [name for name in PAPER_NORMS if not (fused and name in EAGER_ONLY)]
     norm = next((name for name in norms if name + "+impl=fused" * fused not in existing), None)
     if norm is not None:
         return command("rmsexp", *words, f"norm={norm}")
