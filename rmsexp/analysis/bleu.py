@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp.analysis.finding import Finding
 from rmsexp.metrics import bleu
 from rmsexp.report.tables.markup import Table
 from rmsexp.system.files import read_regular
@@ -32,7 +31,7 @@ def read(run: Path) -> Translations:
         raise ValueError(f"{run}: no {TRANSLATIONS} of a run of rnnsearch or transformer ({error})") from None
 
 
-def analyse(runs: Sequence[Path]) -> Finding:
+def analyse(runs: Sequence[Path]) -> list[Table]:
     """Return a table for each test set that all runs translated; its p-values compare each run with the first.
 
     Raises: ValueError if a run keeps no translations, or if the runs have no test set in common.
@@ -68,4 +67,4 @@ def analyse(runs: Sequence[Path]) -> Finding:
         tables.append(Table(f"bleu-{split}", title, numbers, readable))
     if not tables:
         raise ValueError("these runs have no test set with the same references in common")
-    return Finding(tables)
+    return tables

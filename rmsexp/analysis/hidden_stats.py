@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from rmsexp.analysis.finding import Finding
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.report import paper
@@ -56,7 +55,7 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
     return table.agg(vectors=("mean", "size"), mean=("mean", "mean"), std=("std", "mean")).reset_index()
 
 
-def analyse(runs: Sequence[Path]) -> Finding:
+def analyse(runs: Sequence[Path]) -> list[Table]:
     """Return a table for each run, whose CSV file goes to the run's folder.
 
     The statistics are of the run's best checkpoint, computed on the validation set.
@@ -75,7 +74,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
         title = f"{run}, the model of step {step}, on the validation set"
         text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
         tables.append(Table(str(run.absolute() / "hidden_stats"), title, table, text))
-    return Finding(tables)
+    return tables
 
 
 def published_table() -> pd.DataFrame:

@@ -94,7 +94,7 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
     tables, notes = [], []
     for run in found.records.runs.to_dict("records"):
         try:
-            (table,) = hidden_stats.analyse([Path(run["folder"])]).tables
+            (table,) = hidden_stats.analyse([Path(run["folder"])])
         except (ValueError, OSError) as error:
             notes.append(f"without {run['folder']}: {error}")
             continue

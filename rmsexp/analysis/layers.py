@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp.analysis.finding import Finding
 from rmsexp.records.frames import names
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, legend, robust
@@ -60,7 +59,7 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
     return Chart(title, CAPTION, panels, legend(panels), columns=4)
 
 
-def analyse(runs: Sequence[Path], out: Path) -> Finding:
+def analyse(runs: Sequence[Path], out: Path) -> list[Table]:
     """Write a figure for each setting of the runs, ``<out>/<task>-<setting>.png``, and return a table for each.
 
     The tables have means over layers and seeds at the last step of each series. Raises: ValueError and OSError if a run
@@ -80,4 +79,4 @@ def analyse(runs: Sequence[Path], out: Path) -> Finding:
         means = last.groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
         text = means.map(lambda value: f"{value:.3g}" if isinstance(value, float) else value).replace("nan", "")
         tables.append(Table(path.name, f"{title}, mean over layers at the last observation", means, text))
-    return Finding(tables)
+    return tables

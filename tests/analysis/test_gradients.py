@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.analysis.invariance import EXAMPLES, N_IN, N_OUT, draw, norm, site
 
 
 def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.analysis import invariance
-from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
+from rmsexp.analysis.invariance import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.commands.analysis import main
 from rmsexp.models import init
 from rmsexp.norms.composed import COMPOSED

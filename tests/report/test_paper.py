@@ -5,16 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.campaigns import Campaign
 from helpers.records import load_timings, write_run, write_timing
 from matplotlib.figure import Figure
+from scipy import stats
 
 from rmsexp import config
 from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Found, Part
 from rmsexp.compare import load
 from rmsexp.config import score
+from rmsexp.records import record
 from rmsexp.records.frames import comparable, names
 from rmsexp.report import paper
 from rmsexp.report.plots import paper_figures, style
@@ -240,3 +243,24 @@ def test_curves_of_runs_with_a_score_are_of_the_validation_sample(tmp_path: Path
     (axes,) = paper_figures.curves(item(tmp_path, "  - {quantity: valid error}\n"), found, []).axes
     assert axes.get_ylabel() == "validation error (%, 256 examples)"
     assert len(axes.lines[0].get_xdata()) == score.EVALUATIONS
+
+
+def test_quality_against_p_has_points_means_and_intervals(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path / "results", "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
+    (write_run(tmp_path / "results", "prms") / record.CONFIG).write_text("norm:\n  p: 0.0625\n")
+    write_run(tmp_path / "results", "prms", 1)  # p is unknown without a config
+    records = load(tmp_path / "results")
+    found = Found("cifar10/demo", {"Baseline": "prms"}, records, [], None)
+    (axes,) = paper_figures.against_p(item(tmp_path, "  - {title: (a), quantity: test error}\n"), found, []).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("p (% of the units)", "test error (%), last")
+    assert axes.get_title(loc="left") == "(a)"
+    final = records.metrics.query("split == 'test' and step == 400").set_index(["series", "seed"])["error"] * 100
+    of_half = final["prms+p=0.5"][[0, 1, 2]]
+    points, mean = axes.lines
+    assert sorted(points.get_xdata()) == [6.25, 50, 50, 50]
+    assert list(mean.get_xdata()) == [6.25, 50]
+    assert list(mean.get_ydata()) == pytest.approx([final["prms", 0], of_half.mean()])
+    (band,) = axes.collections[0].get_paths()
+    interval = stats.ttest_1samp(of_half, 0).confidence_interval(0.95)
+    assert {*np.round(interval, 6)} <= {*np.round(band.vertices[:, 1], 6)}

@@ -1,22 +1,26 @@
 """The figures of the paper in its own layout: our curves in its panels and, beside or below them, its own curves."""
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from rmsexp.campaign import item_file
 from rmsexp.campaign.item_file import Found, Item
 from rmsexp.records.frames import names, quantities, statistics
-from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.load import Records, options
 from rmsexp.report import paper
-from rmsexp.report.plots import canvas, p_sweep, setting_curves, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
+from rmsexp.report.plots import canvas, setting_curves, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, padded, robust
 from rmsexp.report.plots.setting_curves import X
 from rmsexp.report.plots.style import Look
 from rmsexp.rules.quantities import Quantity
 
 CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
+PARTIAL = "prms"
 UNITS: dict[X, str] = {"step": "step", "time": "minutes"}  # of the paper's x axes
 
 
@@ -40,14 +44,39 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
 
 
 def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
-    """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
-    records = found.records
-    table = p_sweep.table(records)
-    panels = [
-        replace(p_sweep.quality(table, _quantity(panel, records), records), title=panel.title) for panel in item.panels
-    ]
-    legend = p_sweep.LEGEND[p_sweep.WHOLE not in set(table["series"]) :]
-    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING], panels, legend))
+    """Return the figure of an item whose rows are pRMSNorm, with a panel for each of its panels, against p.
+
+    Arguments are as in :func:`curves`.
+    """
+    panels = [_against_p(panel, found.records) for panel in item.panels]
+    reading = f"points: seeds; line: their means; band: {statistics.CONFIDENCE:.0%} t-interval, from three seeds on"
+    legend = [(style.LOOKS[PARTIAL], names.label(PARTIAL))]
+    return canvas.draw(Chart(item.title, [item.caption, *sources, reading], panels, legend))
+
+
+def _against_p(panel: item_file.Panel, records: Records) -> Panel:
+    """Return a quantity against p: a point per run, and means over seeds. Runs with unknown p are left out."""
+    quantity, look = _quantity(panel, records), style.LOOKS[PARTIAL]
+    values = statistics.final_metric(records, statistics.common_step(records), quantity.split, quantity.metric)
+    series = records.runs.set_index("folder")["series"]
+    p = pd.Series({folder: 100 * _p(str(folder), series[folder]) for folder in values.index}, dtype=float).dropna()
+    values = values[p.index] * quantity.factor
+    means = {float(str(at)): statistics.estimate(runs.to_numpy(float)) for at, runs in values.groupby(p)}
+    y = [mean for mean, *_ in means.values()]
+    low, high = ([mean + sign * half for mean, _, half in means.values()] for sign in (-1, 1))
+    points = Mark("points", look._replace(marker="o", symbol="circle"), [*p], [*values])
+    line = Mark("line", look, [*means], y, low, high, names.label(PARTIAL), PARTIAL)
+    title = f"{quantities.title(quantity)}, {statistics.final_label(statistics.target(records))}"
+    x = Axis("p (% of the units)", (0, 104), ticks=range(0, 101, 20))
+    return Panel(x, Axis(title, padded([*values, *y, *low, *high])), [points, line], title=panel.title)
+
+
+def _p(folder: str, series: str) -> float:
+    """Return p of pRMSNorm, from the name of the series, else from the config in the run's folder, else NaN."""
+    _, is_named, value = names.without_impl(series).partition("+p=")
+    with suppress(ValueError, TypeError):
+        return float(value if is_named else options(folder).get("norm.p", math.nan))
+    return math.nan
 
 
 def _quantity(panel: item_file.Panel, records: Records) -> Quantity:

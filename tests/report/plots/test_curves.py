@@ -1,4 +1,4 @@
-"""The curves of a setting, their drawing with matplotlib, and quality and time against p of pRMSNorm."""
+"""The curves of a setting, and their drawing with matplotlib."""
 
 import math
 from pathlib import Path
@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from helpers.comparisons import SERIES, marks_of, write_rows, write_setting
 from helpers.records import write_run
-from scipy import stats as scipy_stats
 
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
-from rmsexp.report.plots import canvas, p_sweep, setting_curves
+from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots.chart import Chart, Mark, Panel, robust
 
 LEFT_OUT = {"step": 1, "time in training (seconds)": 2}  # runs that are not in the means of write_setting
@@ -125,60 +124,3 @@ def test_only_a_range_over_decades_is_logarithmic() -> None:
     assert not robust("loss", [decaying], [0.01], may_be_log=False).log
     assert not robust("loss", [decaying - 1], [], may_be_log=True).log
     assert robust("loss", [], [], may_be_log=True).range == (0, 1)
-
-
-def against_p(root: Path) -> Panel:
-    records = load(root)
-    return p_sweep.quality(p_sweep.table(records), p_sweep.compared(records)[0], records)
-
-
-def test_quality_against_p_is_drawn(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms")
-    for p in ("0.1", "0.5"):
-        for seed in range(2):
-            write_run(tmp_path, f"prms+p={p}", seed, contention="disturbed" if seed else "undisturbed")
-    quality = against_p(tmp_path)
-    assert quality.y.title == "test error (%), last"
-    (mean,) = marks_of(quality, "prms", "line")
-    table = p_sweep.table(load(tmp_path))
-    expected = table[table["series"] != "rms"].groupby("p")["test_error"].mean() * 100
-    assert list(mean.x) == [10, 50]
-    assert list(mean.y) == pytest.approx(expected.tolist())
-
-
-def test_means_of_three_seeds_have_intervals(tmp_path: Path) -> None:
-    for seed in range(4):
-        write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
-        write_run(tmp_path, "rms", seed)
-    found, table = against_p(tmp_path), p_sweep.table(load(tmp_path))
-    for series, name in (("rms", "rms"), ("prms", "prms+p=0.5")):
-        values = table.loc[table["series"] == name, "test_error"].dropna() * 100
-        (mean,) = marks_of(found, series, "line")
-        assert [mean.low[-1], mean.high[-1]] == pytest.approx(
-            list(scipy_stats.ttest_1samp(values, 0).confidence_interval(0.95))
-        )
-
-
-def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms")
-    write_run(tmp_path, "prms+p=0.5", seconds_per_step=0.2)
-    write_run(tmp_path, "prms+eps=0.1+p=0.5")  # differs in more than p
-    write_run(tmp_path, "ln")
-    (write_run(tmp_path, "prms") / record.CONFIG).write_text("norm:\n  p: 0.0625\n")
-    write_run(tmp_path, "prms", 1)  # p is unknown without a config
-    table = p_sweep.table(load(tmp_path))
-    assert list(table) == [*p_sweep.IDENTITY, "test_error"]
-    assert table[["series", "p", "seed"]].to_numpy().tolist() == [
-        ["prms", 0.0625, 0],
-        ["prms+p=0.5", 0.5, 0],
-        ["rms", 1.0, 0],
-    ]
-    errors = load(tmp_path).metrics.query("split == 'test' and step == 400").set_index("series")["error"]
-    assert table["test_error"].tolist() == pytest.approx([errors["prms"].iloc[0], errors["prms+p=0.5"], errors["rms"]])
-
-
-def test_runs_of_the_implementation_with_fewer_runs_are_left_out(tmp_path: Path) -> None:
-    for series in ("rms", "prms+p=0.5", "prms+p=0.25", "prms+impl=fused+p=0.5", "ln+impl=fused"):
-        write_run(tmp_path, series)
-    table = p_sweep.table(load(tmp_path))
-    assert (set(table["impl"]), len(table)) == ({"eager"}, 3)
