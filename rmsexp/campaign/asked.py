@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +14,6 @@ from rmsexp.config import identity
 from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.system.command_line import config_dir_words, value_word
-from rmsexp.system.lock import Lock
 from rmsexp.train import provenance
 
 # words that begin so say where runs are done, how they are logged and saved, but not which runs
@@ -39,10 +37,6 @@ class Timing:
     def folder(self) -> Path:
         """The folder of the setting."""
         return next(iter(self.jobs.values())).setting_folder
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Return a context that holds the setting's lock for timings. Entry raises RunLockedError if another has it."""
-        return Lock(self.folder / ".timing.lock", self.folder).held()
 
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer than ``options.processes`` processes, in the records so far.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
 from rmsexp.campaign.campaign_file import NO_GIT, moment
 from rmsexp.config.identity import ADDED
+from rmsexp.records.frames import names
 from rmsexp.records.frames.load import options
 from rmsexp.rules import claims, measures
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
@@ -103,36 +104,23 @@ def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
 # --- how much a verdict says
 
 
-class Strength(NamedTuple):
-    """What stands beside a verdict.
+def strength(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
+    """Return what stands beside a verdict of a decided campaign.
 
-    Attributes:
-        margin: the claim's margin; for superiority, the smallest margin of the campaign, NaN if it has none.
-        exceeds: for a supported claim of superiority, whether the interval lies above the margin, too.
-        gain: by how much b is better than ``NONE``; NaN if not known, or not shown by a two-sided 95 % interval.
-        blind: whether the model without normalisation equals b within the same margin, too.
-        improving: by norm, the mean gain of its runs in the last fifth of their steps, if more than half of ``margin``.
-        untuned: options of the norms that matter and were not tuned, such as "alpha of dyt".
+    ``gain_over_none``: by how much b is better than ``NONE``; NaN if not known, or not shown by a two-sided 95 %
+    interval. ``exceeds_margin``: for a supported claim of superiority, whether the interval lies above the margin, too
+    (the smallest margin of the campaign). ``blind``: whether the model without normalisation equals b within the same
+    margin, too. ``improving``: the norms whose runs still gain more than half of the margin in the last fifth of their
+    steps, with the mean gain in margins. ``untuned``: options of the norms that matter and were not tuned.
     """
-
-    margin: float
-    exceeds: bool
-    gain: float
-    blind: bool
-    improving: dict[str, float]
-    untuned: tuple[str, ...]
-
-
-def strength(campaign: Campaign, verdict: Verdict) -> Strength:
-    """Return what stands beside a verdict of a decided campaign."""
     claim, norms = verdict.claim, (verdict.claim.a, verdict.claim.b)
     margins = [other.margin for other in campaign.claims if other.margin is not None]
     margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
-    improving = {}
+    improving = []
     for norm in norms if campaign.measure == measures.SCORE else ():
         gains = [result.gain for _, result in campaign.of_stage("final", norm) if result.status == "finished"]
         if gains and (gain := statistics.fmean(gains)) > margin / 2:
-            improving[norm] = gain
+            improving.append(f"{names.label(norm)} {gain / margin:.1f}")
     gained, blind = math.nan, False
     seeds = sorted({*campaign.scores.get(NONE, {})} & {*campaign.scores.get(claim.b, {})})
     if claim.b != NONE and seeds:
@@ -141,15 +129,15 @@ def strength(campaign: Campaign, verdict: Verdict) -> Strength:
         gained = -none.difference if none.against_zero == "worse" else math.nan
         blind = claim.margin is not None and claim.a != NONE and -margin < none.low and none.high < margin
     options = {norm: norm.partition("+") for norm in norms}
-    return Strength(
-        margin=margin,
-        exceeds=claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
-        gain=gained,
-        blind=blind,
-        improving=improving,
-        untuned=tuple(
-            f"{UNTUNED[name]} of {norm}"
-            for norm, (name, _, own) in options.items()
-            if name in UNTUNED and f"{UNTUNED[name]}=" not in own
-        ),
-    )
+    untuned = [
+        f"{UNTUNED[name]} of {norm}"
+        for norm, (name, _, own) in options.items()
+        if name in UNTUNED and f"{UNTUNED[name]}=" not in own
+    ]
+    return {
+        "gain_over_none": gained,
+        "exceeds_margin": claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
+        "blind": blind,
+        "improving": ", ".join(improving),
+        "untuned": ", ".join(untuned),
+    }

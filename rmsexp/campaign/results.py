@@ -357,10 +357,6 @@ class Campaign(CampaignFile):
         """The remarks that concern all verdicts."""
         return remarks.on_campaign(self)
 
-    def remarks_on(self, claim: claims.Claim) -> list[str]:
-        """Return the remarks that concern the verdict on a claim: those on all verdicts, and its own."""
-        return [*self.remarks, *remarks.on_claim(self, claim)]
-
     def all_remarks(self) -> list[str]:
         """Return the remarks on the campaign and, if it is decided, on each of its claims, each once."""
         of_claims = [line for claim in self.every_claim for line in remarks.on_claim(self, claim) if not self.undecided]

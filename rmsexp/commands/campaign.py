@@ -35,7 +35,7 @@ from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
 from rmsexp.system.command_line import REPORTED, Parser, ReportedError, entry_point, number, report, value_word
-from rmsexp.system.lock import RunLockedError
+from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
     from rmsexp.campaign.asked import Timing
@@ -182,7 +182,7 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     from rmsexp.measure import processes
     from rmsexp.records.frames import timing_records
 
-    with suppress(RunLockedError), timing.locked():
+    with suppress(RunLockedError), Lock(timing.folder / ".timing.lock", timing.folder).held():
         if timing.is_left():
 
             def show(folder: Path) -> None:

@@ -30,7 +30,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -137,14 +136,6 @@ class Verdict:
         return max(-self.low, self.high) if self.claim.test == EQUIVALENCE else max(-self.low, 0.0)
 
 
-class Joint(NamedTuple):
-    """The outcome of a claim on every task. ``p``: the largest p-value of its verdicts, not corrected."""
-
-    outcome: str
-    p: float
-    reason: str
-
-
 def decide(
     claims: Sequence[Claim],
     scores: Scores,
@@ -182,19 +173,6 @@ def family_sizes(claims: Sequence[Claim]) -> list[int]:
     """Return for each claim the number of claims in its family; 1 without a family."""
     sizes = Counter(claim.family for claim in claims)
     return [1 if claim.family is None else sizes[claim.family] for claim in claims]
-
-
-def every(verdicts: Sequence[Verdict]) -> Joint:
-    """Return the outcome of a claim on every task, from its verdicts in several campaigns.
-
-    It is supported if all verdicts are, and refuted if one is. For "supported" this is an intersection-union test: its
-    level is that of each verdict, without a correction. "Refuted" is not corrected either: of k true claims one is
-    refuted falsely with a probability of up to k times that of a verdict.
-    """
-    outcomes = [verdict.outcome for verdict in verdicts]
-    outcome = REFUTED if REFUTED in outcomes else SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
-    reason = f"{outcomes.count(SUPPORTED)} of {len(outcomes)} verdicts supported, {outcomes.count(REFUTED)} refuted"
-    return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
 
 
 def ruled_out(claim: Claim, pairs: Pairs) -> bool:

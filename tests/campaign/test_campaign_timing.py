@@ -22,6 +22,7 @@ from rmsexp.measure.options import Budget
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, readers
 from rmsexp.system.clock import Stopwatch
+from rmsexp.system.lock import Lock
 from rmsexp.work.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
@@ -60,7 +61,7 @@ def record_of(root: Path) -> tuple[Path, dict[str, Any]]:
 def test_the_timing_is_done_once(asked: Timing, tmp_path: Path) -> None:
     reports = list[str]()
     assert asked.is_left()
-    with asked.locked():  # another worker that measures is not waited for
+    with Lock(asked.folder / ".timing.lock", asked.folder).held():  # another worker that measures is not waited for
         _measure(asked, reports.append, COMMAND)
     assert asked.is_left()
     assert _measure(asked, reports.append, [*COMMAND, "results=/here", "data.root=/there"]) is None

@@ -10,7 +10,7 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, ask, do, write_run
 from scipy import stats
 
-from rmsexp.campaign import campaign_file, question
+from rmsexp.campaign import campaign_file, question, remarks
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
@@ -321,7 +321,9 @@ def test_a_range_that_reaches_the_end_of_the_grid_bounds_a_claim_on_one_side_onl
     campaign = asked.update()
     (verdict,) = campaign.verdicts
     assert (verdict.low, verdict.outcome) == (-math.inf, "refuted")
-    assert campaign.remarks_on(campaign.claims[0])[-1].startswith("the stable range of ln reaches an end of the grid")
+    assert remarks.on_claim(campaign, campaign.claims[0])[-1].startswith(
+        "the stable range of ln reaches an end of the grid"
+    )
     do_wide = ask_for_ranges(tmp_path / "other")
     do(do_wide, lambda job: 20.0 if job.norm == "rms" else recall_by_rate(job))
     campaign = do_wide.update()

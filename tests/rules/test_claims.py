@@ -220,13 +220,6 @@ def test_outcome_and_interval_agree_in_random_families() -> None:
     assert len(seen) == 9
 
 
-def test_a_claim_on_every_task() -> None:
-    good, bad, unsure = (verdict(claim("equivalence"), *runs(difference)) for difference in (0, 3, 1))
-    assert claims.every([good, good])[:2] == ("supported", good.p)
-    assert claims.every([good, unsure])[:2] == ("inconclusive", unsure.p)
-    assert claims.every([unsure, bad]).outcome == "refuted"
-
-
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -35,8 +35,7 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     best: dict[tuple[object, ...], comparable.Comparison] = {}
     for comparison in comparable.comparisons(timings[timings["impl"] == impl]):
         key = tuple(comparison.rows.iloc[0][["task", "setting", *CLOCK]])
-        if key not in best or comparable.rank(comparison.pooled) > comparable.rank(best[key].pooled):
-            best[key] = comparison
+        best.setdefault(key, comparison)  # they are sorted by rank
     found = pd.concat([timings.iloc[:0], *(comparison.compared for comparison in best.values())])
     found = found[found["norm"] != "none"]
     wide = found["high"] - found["low"] > WIDEST  # not those without an interval

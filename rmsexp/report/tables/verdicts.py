@@ -45,7 +45,7 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
     other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be supported.
     ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
-    :class:`rmsexp.campaign.remarks.Strength`. ``seeds``: the number of pairs that were tested.
+    :func:`rmsexp.campaign.remarks.strength`. ``seeds``: the number of pairs that were tested.
     ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
     ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
@@ -60,7 +60,10 @@ def _rows(campaign: Campaign) -> list[dict[str, Any]]:
     for number, claim in enumerate(campaign.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
-        row |= {"registered": claim in campaign.claims, "remarks": "; ".join(campaign.remarks_on(claim))}
+        row |= {
+            "registered": claim in campaign.claims,
+            "remarks": "; ".join([*campaign.remarks, *remarks.on_claim(campaign, claim)]),
+        }
         row["margin"] = math.nan if claim.margin is None else claim.margin
         undecided = {"outcome": UNDECIDED, "reason": campaign.undecided}
         rows.append(row | (undecided if campaign.undecided else _decided(campaign, campaign.verdicts[number])))
@@ -74,11 +77,9 @@ def _place(campaign: Campaign) -> dict[str, Any]:
 def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
     row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
-    found = remarks.strength(campaign, verdict)
+    row |= remarks.strength(campaign, verdict)
     row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1], "seeds": verdict.pairs}
-    row |= {"gain_over_none": found.gain, "exceeds_margin": found.exceeds, "blind": found.blind}
-    gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
-    row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "reason": verdict.reason}
+    row["reason"] = verdict.reason
     chance = seeds.power_of(verdict)
     row |= {"smallest_seen": seeds.smallest_seen(verdict), "power": chance}
     if verdict.outcome == claims.INCONCLUSIVE and not math.isnan(chance):
@@ -243,11 +244,13 @@ def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame
 
 
 def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str:
-    """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
+    """Return the outcome of a claim on every task, with its marks: supported if all verdicts are, refuted if one is.
 
-    A claim that one campaign has refuted is refuted, whatever the others will find. An unfinished campaign
-    counts only on a task without a finished one. The outcome has "*" if one of the outcomes has remarks, and "†" if one
-    of those that decide it has a :func:`note_on_rates`. ``rows``: those of the claim in :func:`table`.
+    For "supported" this is an intersection-union test: its level is that of each verdict, without a correction.
+    "Refuted" is not corrected either: of k true claims one is refuted falsely with a probability of up to k times that
+    of a verdict. A claim that one campaign has refuted is refuted, whatever the others will find. An unfinished
+    campaign counts only on a task without a finished one. The outcome has "*" if one of the outcomes has remarks, and
+    "†" if one of those that decide it has a :func:`note_on_rates`. ``rows``: those of the claim in :func:`table`.
     """
     left_in = {*rows["campaign"]}
     concerned = [campaign for campaign in campaigns if campaign.name in left_in]
@@ -257,12 +260,15 @@ def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str
     left = sum(campaign.task in open_tasks for campaign in concerned)
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"
-    joint = claims.every(verdicts)
+    outcomes = [verdict.outcome for verdict in verdicts]
+    supported, refuted = outcomes.count(claims.SUPPORTED), outcomes.count(claims.REFUTED)
+    agreed = claims.SUPPORTED if supported == len(outcomes) else claims.INCONCLUSIVE
+    outcome = claims.REFUTED if refuted else agreed
     of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
-    deciding = [row for row in of_joint if row["outcome"] == joint.outcome]
+    deciding = [row for row in of_joint if row["outcome"] == outcome]
     marks = "*" * any(row["remarks"] for row in of_joint) + "†" * any(map(note_on_rates, deciding))
     unfinished = f", {left} of {len(concerned)} campaigns not finished" if left else ""
-    return f"{joint.outcome}{marks}: {joint.reason}{unfinished}"
+    return f"{outcome}{marks}: {supported} of {len(outcomes)} verdicts supported, {refuted} refuted{unfinished}"
 
 
 def rates(campaigns: Sequence[Campaign]) -> pd.DataFrame:
