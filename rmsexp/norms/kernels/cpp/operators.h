@@ -1,13 +1,12 @@
-// Helpers to define operators: find another operator; convert dtypes, and between lists of tensors and structs.
+// Helpers to define operators: find another operator, convert dtypes, unpack lists of tensors.
 #pragma once
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <array>
 #include <optional>
-#include <tuple>
-#include <vector>
 
 namespace rmsexp {
 
@@ -27,7 +26,7 @@ auto on_cpu(F* implementation) {
   return torch::dispatch(c10::DispatchKey::CPU, implementation);
 }
 
-// An undefined tensor stands for none in structs; operators take std::nullopt for it.
+// An undefined tensor stands for none; operators of a step take std::nullopt for it.
 inline OptionalTensor optional(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
@@ -37,26 +36,16 @@ inline Tensor as_type(const Tensor& tensor, at::ScalarType type) {
   return tensor.scalar_type() == type ? tensor : tensor.to(type);
 }
 
-// Tensors that belong together, such as those that a forward pass saves for the backward pass, are a struct in this
-// code and a list in the signatures of the operators. The struct's fields() returns the tensors in the order of the
-// list.
-template <typename Struct>
-std::vector<Tensor> to_list(Struct tensors) {
-  return std::apply([](const auto&... tensor) { return std::vector<Tensor>{tensor...}; }, tensors.fields());
-}
-
 inline Tensor element(at::TensorList list, size_t i) { return list[i]; }
 inline Tensor element(const c10::List<OptionalTensor>& list, size_t i) { return list.get(i).value_or(Tensor()); }
 
-template <typename Struct, typename List>
-Struct from_list(const List& list) {
-  Struct tensors;
-  auto fields = tensors.fields();
-  constexpr size_t size = std::tuple_size_v<decltype(fields)>;
-  TORCH_CHECK_VALUE(list.size() == size, "expected ", size, " tensors, got ", list.size());
-  size_t i = 0;
-  std::apply([&](auto&... tensor) { ((tensor = element(list, i++)), ...); }, fields);
-  return tensors;
+// Returns the N tensors of a list, for a structured binding; undefined where there is none.
+template <size_t N, typename List>
+std::array<Tensor, N> tensors(const List& list) {
+  TORCH_CHECK_VALUE(list.size() == N, "expected ", N, " tensors, got ", list.size());
+  std::array<Tensor, N> result;
+  for (size_t i = 0; i < N; ++i) result[i] = element(list, i);
+  return result;
 }
 
 }  // namespace rmsexp

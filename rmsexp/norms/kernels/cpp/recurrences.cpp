@@ -6,9 +6,9 @@
 // along T are in the order of the sequence, also if it is read in reverse.
 //
 // All these operators have the same arguments. `inputs` are the tensors of kernels/recurrences.py, which has checked
-// them, as a struct here. All but x are contiguous; a missing bias or mask is undefined. A forward operator returns the
-// tensors that its backward operator takes as `saved`. That returns the gradients of the inputs in their order, except
-// that of the mask; if there is no bias, its gradient is empty.
+// them, in the same order. All but x are contiguous; a missing bias or mask is undefined. A forward operator returns
+// the tensors that its backward operator takes as `saved`. That returns the gradients of the inputs in their order,
+// except that of the mask; if there is no bias, its gradient is empty.
 //
 // x, (B, T, 3H) or for an LSTM (B, T, 4H), holds the summed inputs from the input sequence, before their norms. weight,
 // (3H, H) or (4H, H), maps the state. mask, (B, T), is false on padding; without a mask, there is no padding. With
@@ -98,114 +98,88 @@ const auto& gru_backward_step() {
   return op;
 }
 
-struct GruInputs {
-  Tensor x, h0, weight, affine, bias, mask;
-  auto fields() { return std::tie(x, h0, weight, affine, bias, mask); }
-};
-
-struct SavedGru {
-  Tensor states;      // (T + 1, B, H), with the initial state
-  Tensor products;    // (T, B, 3H): weight times the state, plus the bias
-  Tensor gates;       // (T, B, 3H): reset, update, candidate
-  Tensor statistics;  // (T, B, 8): GruStatistics
-
-  auto fields() { return std::tie(states, products, gates, statistics); }
-};
-
 TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
-  const auto [input, h0, weight, affine, bias, mask] = from_list<GruInputs>(inputs);
+  const auto [input, h0, weight, affine, bias, mask] = tensors<6>(inputs);
   const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
   const Tensor x = with_contiguous_rows(input);
   const Factor w(weight.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse);
-  const SavedGru saved{h.all, empty(3 * H), empty(3 * H), empty(kWidth<GruStatistics>)};
+  const Tensor products = empty(3 * H);                    // weight times the state, plus the bias
+  const Tensor gates = empty(3 * H);                       // reset, update, candidate
+  const Tensor statistics = empty(kWidth<GruStatistics>);  // GruStatistics
   for (int64_t step = 0; step < T; ++step) {
     const int64_t t = h.position(step);
-    Tensor ah = saved.products[t];
+    Tensor ah = products[t];
     product(ah, h.before(t), w);
     gru_forward_step().call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
-                            saved.gates[t], saved.statistics[t], h.after(t));
+                            gates[t], statistics[t], h.after(t));
   }
-  return to_list(saved);
+  return {h.all, products, gates, statistics};
 }
 
-TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool reverse,
+TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
                         at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
-  const auto [input, h0, weight, affine, bias, mask] = from_list<GruInputs>(inputs);
-  const auto saved = from_list<SavedGru>(saved_list);
+  const auto [input, h0, weight, affine, bias, mask] = tensors<6>(inputs);
+  const auto [states, products, gates, statistics] = tensors<4>(saved);
   const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
-  const States h{saved.states, reverse};
-  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
+  const States h{states, reverse};
+  const Tensor dx = empty_gradient(x), dah = at::empty_like(products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
   const Factor w(weight);
   Tensor dh = at::zeros_like(h.initial());
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
-    gru_backward_step().call(dout.select(1, t), dh, x.select(1, t), saved.products[t], h.before(t), saved.gates[t],
-                             saved.statistics[t], mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t],
-                             partials);
+    gru_backward_step().call(dout.select(1, t), dh, x.select(1, t), products[t], h.before(t), gates[t], statistics[t],
+                             mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t], partials);
     product(dh, dah[t], w, true);
   }
   const Tensor dbias = bias.defined() ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
   return {dx, dh, weight_gradient(dah, h.before()), partials.sum(0), dbias};
 }
 
-struct LstmInputs {
-  Tensor x, h0, c0, weight, affine, cell_affine, mask;
-  auto fields() { return std::tie(x, h0, c0, weight, affine, cell_affine, mask); }
-};
-
-struct SavedLstm {
-  Tensor hidden;      // (T + 1, B, H), with the initial state
-  Tensor cells;       // (T + 1, B, H), with the initial cell
-  Tensor products;    // (T, B, 4H): weight times the hidden state
-  Tensor gates;       // (T, B, 5H): in, forget, out, value, tanh of the normalised new cell
-  Tensor statistics;  // (T, B, 6): LstmStatistics
-
-  auto fields() { return std::tie(hidden, cells, products, gates, statistics); }
-};
-
 TensorList lstm_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto forward_step = find_operator<decltype(lstm_gates_forward)>("rmsexp::lstm_gates_forward");
-  const auto [input, h0, c0, weight, affine, cell_affine, mask] = from_list<LstmInputs>(inputs);
+  const auto [input, h0, c0, weight, affine, cell_affine, mask] = tensors<7>(inputs);
   const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
   const Tensor x = with_contiguous_rows(input);
   const Factor w(weight.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse), c = empty_states(c0, T, reverse);
-  const SavedLstm saved{h.all, c.all, empty(4 * H), empty(5 * H), empty(kWidth<LstmStatistics>)};
+  const Tensor products = empty(4 * H);                     // weight times the hidden state
+  const Tensor gates = empty(5 * H);                        // in, forget, out, value, tanh of the normalised new cell
+  const Tensor statistics = empty(kWidth<LstmStatistics>);  // LstmStatistics
   for (int64_t step = 0; step < T; ++step) {
     const int64_t t = h.position(step);
-    Tensor ah = saved.products[t];
+    Tensor ah = products[t];
     product(ah, h.before(t), w);
     forward_step.call(x.select(1, t), ah, h.before(t), c.before(t), mask_at(mask, t), affine, cell_affine, form, eps,
-                      saved.gates[t], saved.statistics[t], h.after(t), c.after(t));
+                      gates[t], statistics[t], h.after(t), c.after(t));
   }
-  return to_list(saved);
+  return {h.all, c.all, products, gates, statistics};
 }
 
-TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool reverse,
+TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
                          at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto backward_step = find_operator<decltype(lstm_gates_backward)>("rmsexp::lstm_gates_backward");
-  const auto [input, h0, c0, weight, affine, cell_affine, mask] = from_list<LstmInputs>(inputs);
-  const auto saved = from_list<SavedLstm>(saved_list);
+  const auto [input, h0, c0, weight, affine, cell_affine, mask] = tensors<7>(inputs);
+  const auto [hidden, cells, products, gates, statistics] = tensors<5>(saved);
   const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
-  const States h{saved.hidden, reverse}, c{saved.cells, reverse};
-  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
+  const States h{hidden, reverse}, c{cells, reverse};
+  const Tensor dx = empty_gradient(x), dah = at::empty_like(products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
   const Tensor cell_partials = zero_partials(h.initial(), cell_affine.sizes());
   const Factor w(weight);
   Tensor dh = at::zeros_like(h.initial()), dc = at::zeros_like(dh);
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
-    backward_step.call(dout.select(1, t), dh, dc, x.select(1, t), saved.products[t], c.before(t), c.after(t),
-                       saved.gates[t], saved.statistics[t], mask_at(mask, t), affine, cell_affine, form, eps,
-                       dx.select(1, t), dah[t], partials, cell_partials);
+    backward_step.call(dout.select(1, t), dh, dc, x.select(1, t), products[t], c.before(t), c.after(t), gates[t],
+                       statistics[t], mask_at(mask, t), affine, cell_affine, form, eps, dx.select(1, t), dah[t],
+                       partials, cell_partials);
     product(dh, dah[t], w, true);
   }
   const Tensor daffine = partials.sum(0);
@@ -218,49 +192,8 @@ TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::Ten
 // updates the state from the attention's context. Only the second GRU has a bias, which is added to its summed inputs
 // from the state.
 
-struct DecoderInputs {
-  Tensor x;              // (B, T, 3H): summed inputs from the previous tokens
-  Tensor s0;             // (B, H)
-  Tensor keys;           // (B, S, C)
-  Tensor values;         // (B, S, A)
-  Tensor w_first;        // (3H, H): maps the state, for the first GRU
-  Tensor w_between;      // (C + 3H, H): maps the state between the GRUs
-  Tensor w_context;      // (3H, A): maps the context, for the second GRU
-  Tensor score;          // (C,)
-  Tensor affine_first;   // (2, 2, 3H): as in gru.h
-  Tensor affine_second;  // (2, 2, 3H): as in gru.h
-  Tensor affine_query;   // (2, C): gain and shift of the query
-  Tensor bias;           // (3H,): bias of the second GRU
-  Tensor mask;           // (B, S)
-
-  auto fields() {
-    return std::tie(x, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second,
-                    affine_query, bias, mask);
-  }
-};
-
 // In joint_products, the first C units are the query. The other 3H are the second GRU's summed inputs from the state,
 // with the bias.
-struct SavedDecoder {
-  Tensor states;             // (T + 1, B, H): the initial state, and the states after each step
-  Tensor contexts;           // (T, B, A): results of the attention
-  Tensor between;            // (T, B, H): states between the first and the second GRU
-  Tensor first_products;     // (T, B, 3H): w_first times the state before the step
-  Tensor joint_products;     // (T, B, C + 3H): w_between times the state between the GRUs
-  Tensor context_products;   // (T, B, 3H): w_context times the context
-  Tensor first_gates;        // (T, B, 3H): reset, update, candidate
-  Tensor first_statistics;   // (T, B, 8): GruStatistics
-  Tensor second_gates;       // (T, B, 3H): reset, update, candidate
-  Tensor second_statistics;  // (T, B, 8): GruStatistics
-  Tensor query_statistics;   // (T, B, 2): Statistics
-  Tensor attention;          // (T, B, S): attention weights
-
-  auto fields() {
-    return std::tie(states, contexts, between, first_products, joint_products, context_products, first_gates,
-                    first_statistics, second_gates, second_statistics, query_statistics, attention);
-  }
-};
-
 Tensor query_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, 0, C); }
 Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joint.size(-1) - C); }
 
@@ -268,89 +201,92 @@ Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joi
 TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
-  const auto in = from_list<DecoderInputs>(inputs);
+  const auto [input, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second, affine_query,
+              bias, mask] = tensors<13>(inputs);
   const auto form = forms.slice(0, 4), query_form = forms.slice(4);
-  const int64_t H = in.s0.size(-1), B = in.x.size(0), T = in.x.size(1);
-  const int64_t S = in.keys.size(1), C = in.keys.size(2), A = in.values.size(2);
-  const Tensor x = with_contiguous_rows(in.x);
-  const Factor first(in.w_first.t()), between(in.w_between.t()), of_context(in.w_context.t());
+  const int64_t H = s0.size(-1), B = input.size(0), T = input.size(1);
+  const int64_t S = keys.size(1), C = keys.size(2), A = values.size(2);
+  const Tensor x = with_contiguous_rows(input);
+  const Factor first(w_first.t()), second(w_between.t()), of_context(w_context.t());
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
-  const States s = empty_states(in.s0, T, false);
-  const SavedDecoder saved{.states = s.all,
-                           .contexts = empty(A),
-                           .between = empty(H),
-                           .first_products = empty(3 * H),
-                           .joint_products = empty(C + 3 * H),
-                           .context_products = empty(3 * H),
-                           .first_gates = empty(3 * H),
-                           .first_statistics = empty(kWidth<GruStatistics>),
-                           .second_gates = empty(3 * H),
-                           .second_statistics = empty(kWidth<GruStatistics>),
-                           .query_statistics = empty(kWidth<Statistics>),
-                           .attention = empty(S)};
+  const States s = empty_states(s0, T, false);
+  const Tensor contexts = empty(A);                // results of the attention
+  const Tensor between = empty(H);                 // states between the first and the second GRU
+  const Tensor first_products = empty(3 * H);      // w_first times the state before the step
+  const Tensor joint_products = empty(C + 3 * H);  // w_between times the state between the GRUs
+  const Tensor context_products = empty(3 * H);    // w_context times the context
+  const Tensor first_gates = empty(3 * H);         // reset, update, candidate
+  const Tensor first_statistics = empty(kWidth<GruStatistics>);
+  const Tensor second_gates = empty(3 * H);
+  const Tensor second_statistics = empty(kWidth<GruStatistics>);
+  const Tensor query_statistics = empty(kWidth<Statistics>);
+  const Tensor attention = empty(S);  // attention weights
   for (int64_t t = 0; t < T; ++t) {
-    Tensor ah = saved.first_products[t], joint = saved.joint_products[t], ax = saved.context_products[t];
+    Tensor ah = first_products[t], joint = joint_products[t], ax = context_products[t];
     product(ah, s.before(t), first);
-    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, in.affine_first, form, eps,
-                            saved.first_gates[t], saved.first_statistics[t], saved.between[t]);
-    product(joint, saved.between[t], between);
-    attend.call(in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query, query_form, eps,
-                saved.query_statistics[t], saved.attention[t], saved.contexts[t]);
-    product(ax, saved.contexts[t], of_context);
-    gru_forward_step().call(ax, gru_part(joint, C), saved.between[t], std::nullopt, optional(in.bias), in.affine_second,
-                            form, eps, saved.second_gates[t], saved.second_statistics[t], s.after(t));
+    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, affine_first, form, eps,
+                            first_gates[t], first_statistics[t], between[t]);
+    product(joint, between[t], second);
+    attend.call(keys, query_part(joint, C), values, mask, score, affine_query, query_form, eps, query_statistics[t],
+                attention[t], contexts[t]);
+    product(ax, contexts[t], of_context);
+    gru_forward_step().call(ax, gru_part(joint, C), between[t], std::nullopt, optional(bias), affine_second, form, eps,
+                            second_gates[t], second_statistics[t], s.after(t));
   }
-  return to_list(saved);
+  return {s.all,       contexts,         between,      first_products,    joint_products,   context_products,
+          first_gates, first_statistics, second_gates, second_statistics, query_statistics, attention};
 }
 
 // `gradients` are those of the states, (B, T, H), and of the contexts, (B, T, A).
-TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool /*reverse*/,
+TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool /*reverse*/,
                             at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto attend_backward = find_operator<decltype(attention_backward)>("rmsexp::attention_backward");
-  const auto in = from_list<DecoderInputs>(inputs);
-  const auto saved = from_list<SavedDecoder>(saved_list);
+  const auto [input, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second, affine_query,
+              bias, mask] = tensors<13>(inputs);
+  const auto [states, contexts, between, first_products, joint_products, context_products, first_gates,
+              first_statistics, second_gates, second_statistics, query_statistics, attention] = tensors<12>(saved);
   const auto form = forms.slice(0, 4), query_form = forms.slice(4);
-  const int64_t C = in.keys.size(2);
-  const Tensor x = with_contiguous_rows(in.x), dout = with_contiguous_rows(gradients[0]);
-  const States s{saved.states, false};
-  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.first_products);
-  const Tensor djoint = at::empty_like(saved.joint_products), dax = at::empty_like(saved.context_products);
-  const Tensor dkeys = at::zeros_like(in.keys);
+  const int64_t C = keys.size(2);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
+  const States s{states, false};
+  const Tensor dx = empty_gradient(x), dah = at::empty_like(first_products);
+  const Tensor djoint = at::empty_like(joint_products), dax = at::empty_like(context_products);
+  const Tensor dkeys = at::zeros_like(keys);
   const Tensor dcontexts = gradients[1].transpose(0, 1).clone(at::MemoryFormat::Contiguous);
-  const Tensor first_partials = zero_partials(s.initial(), in.affine_first.sizes());
-  const Tensor second_partials = zero_partials(s.initial(), in.affine_second.sizes());
+  const Tensor first_partials = zero_partials(s.initial(), affine_first.sizes());
+  const Tensor second_partials = zero_partials(s.initial(), affine_second.sizes());
   const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // gradients of score, gain and shift
-  const Factor first(in.w_first), between(in.w_between), of_context(in.w_context);
+  const Factor first(w_first), second(w_between), of_context(w_context);
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
-    const Tensor joint = saved.joint_products[t], djoint_t = djoint[t];
-    gru_backward_step().call(dout.select(1, t), ds, saved.context_products[t], gru_part(joint, C), saved.between[t],
-                             saved.second_gates[t], saved.second_statistics[t], std::nullopt, in.affine_second, form,
-                             eps, dax[t], gru_part(djoint_t, C), second_partials);
+    const Tensor joint = joint_products[t], djoint_t = djoint[t];
+    gru_backward_step().call(dout.select(1, t), ds, context_products[t], gru_part(joint, C), between[t],
+                             second_gates[t], second_statistics[t], std::nullopt, affine_second, form, eps, dax[t],
+                             gru_part(djoint_t, C), second_partials);
     product(dcontexts[t], dax[t], of_context, true);
-    attend_backward.call(dcontexts[t], in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query,
-                         saved.query_statistics[t], saved.attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
+    attend_backward.call(dcontexts[t], keys, query_part(joint, C), values, mask, score, affine_query,
+                         query_statistics[t], attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
-    product(ds, djoint_t, between, true);
-    gru_backward_step().call(std::nullopt, ds, x.select(1, t), saved.first_products[t], s.before(t),
-                             saved.first_gates[t], saved.first_statistics[t], std::nullopt, in.affine_first, form, eps,
-                             dx.select(1, t), dah[t], first_partials);
+    product(ds, djoint_t, second, true);
+    gru_backward_step().call(std::nullopt, ds, x.select(1, t), first_products[t], s.before(t), first_gates[t],
+                             first_statistics[t], std::nullopt, affine_first, form, eps, dx.select(1, t), dah[t],
+                             first_partials);
     product(ds, dah[t], first, true);
   }
   const Tensor dattention = attention_partials.sum(0);
   return {dx,
           ds,
           dkeys,
-          at::bmm(saved.attention.permute({1, 2, 0}), dcontexts.transpose(0, 1)),
+          at::bmm(attention.permute({1, 2, 0}), dcontexts.transpose(0, 1)),
           weight_gradient(dah, s.before()),
-          weight_gradient(djoint, saved.between),
-          weight_gradient(dax, saved.contexts),
+          weight_gradient(djoint, between),
+          weight_gradient(dax, contexts),
           dattention[0].clone(),
           first_partials.sum(0),
           second_partials.sum(0),
           dattention.narrow(0, 1, 2).clone(),
-          in.bias.defined() ? gru_part(djoint, C).sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options())};
+          bias.defined() ? gru_part(djoint, C).sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options())};
 }
 
 // Defines the operators <name>_forward and <name>_backward, for every device.
