@@ -19,10 +19,6 @@ class DataError(ReportedError):
     """Raised if data is missing, unusable or damaged, or cannot be stored. The second line says what to do."""
 
 
-class UnavailableError(DataError):
-    """Raised if data is missing or could not be downloaded. The message says where to get it, or by which command."""
-
-
 @dataclass(frozen=True)
 class Images:
     """Labelled colour images in two splits, or three with validation images.

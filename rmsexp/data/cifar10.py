@@ -74,7 +74,7 @@ def load(root: Path) -> Images:
 
     torchvision compares the MD5 of each file with the published one, and downloads all if one is missing or damaged.
 
-    Raises: UnavailableError if the download fails.
+    Raises: DataError if the download fails.
     """
     from torchvision.datasets import CIFAR10  # imported here: the import takes seconds
 

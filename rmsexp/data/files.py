@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rmsexp.data import DataError, UnavailableError
+from rmsexp.data import DataError
 from rmsexp.system.atomic import sync_folder
 from rmsexp.system.command_line import inform, value_word
 from rmsexp.system.lock import locked
@@ -98,13 +98,13 @@ def digest_of_words(words: Sequence[str]) -> str:
 
 
 def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None:
-    """Raise UnavailableError unless all ``paths`` exist, files below ``folder`` that the user has to put there.
+    """Raise DataError unless all ``paths`` exist, files below ``folder`` that the user has to put there.
 
     ``name``: the data set. ``origin``: a full sentence that says where to get the files and where to put them.
     """
     if absent := [path.relative_to(folder) for path in paths if not path.exists()]:
         more = f", nor {len(absent) - 1} other files" if len(absent) > 1 else ""
-        raise UnavailableError(
+        raise DataError(
             f"{name} is incomplete: in {folder} there is no {absent[0]}{more}.\n{origin} scale=demo needs no data."
         )
 
@@ -117,7 +117,7 @@ def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the fi
 
 @contextmanager
 def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[None]:
-    """Hold a lock while a library downloads a data set to ``folder``. Raises: UnavailableError if it fails.
+    """Hold a lock while a library downloads a data set to ``folder``. Raises: DataError if it fails.
 
     ``name`` is the data set; ``words`` are the overrides with which ``python -m rmsexp.prepare`` downloads it; ``root``
     is data.root.
@@ -131,7 +131,7 @@ def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[Non
     except DataError:
         raise
     except Exception as error:  # the libraries raise many types of errors about network and storage
-        raise UnavailableError(
+        raise DataError(
             f"{name} is not in {folder}, or damaged, and its download failed ({error or type(error).__name__}).\n"
             f"Run `python -m rmsexp.prepare {words} {value_word('data.root', root)}` where there is a network, or put "
             "its files there; scale=demo needs no data."
@@ -147,7 +147,7 @@ def hub_files(
 
     If one is missing, they are downloaded at this ``revision``. ``name`` and ``words`` are as in :func:`downloading`.
 
-    Raises: UnavailableError if the download fails.
+    Raises: DataError if the download fails.
     """
     found = [_complete(folder / config, split) for split in splits]
     if not all(found):

@@ -132,9 +132,7 @@ class Transformer(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each with its residual sum and norm.
 
-    A layer gets and returns a residual sum as two summands, ``x`` and ``addend``, which may be None: the norm that
-    follows the sum adds them, in the same operator if it can (:meth:`rmsexp.norms.Normaliser.add`). With post-norm the
-    addend is None.
+    Residual sums are two summands as in :class:`rmsexp.models.language_model.Layer`; with post-norm the addend is None.
     """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:

@@ -110,8 +110,9 @@ class PerExampleNorm(FusedNormaliser):
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ``x + addend`` (``x`` without an addend) and the norm of this sum.
 
-        With ``impl="fused"`` one operator computes both, if the norm is over the last axis, the addend has the shape of
-        ``x`` and no higher precision (it may have a lower one under autocast), and the module has no hooks.
+        With ``impl="fused"`` one operator computes both, to the same bits, if the norm is over the last axis, the
+        addend has the shape of ``x`` and no higher precision (it may have a lower one under autocast), and the module
+        has no hooks.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
         fused = self.fused and not self.maps and self.dims == 1 and not hooked
@@ -119,7 +120,8 @@ class PerExampleNorm(FusedNormaliser):
         if addend is None or not (fused and alike and torch.promote_types(x.dtype, addend.dtype) == x.dtype):
             return super().add(x, addend, mask)
         self.check_input(x)
-        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
+        form = self.form(self.units(x), x.dtype)
+        return torch.ops.rmsexp.add_normalise.default(x, addend, self.effective_gain, self.bias, *form)
 
     def units(self, x: Tensor) -> int:
         """Return how many units of ``x`` are normalised together."""

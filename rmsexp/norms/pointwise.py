@@ -58,9 +58,9 @@ class DynamicTanh(FusedNormaliser):
         self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
 
     def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
-        assert self.weight is not None
-        parameters = (self.alpha, self.offset, self.weight, self.bias)
-        return kernels.pointwise(x, *parameters, KINDS[self.function], maps=self.maps, slope=slope)
+        form = kernels.Form(KINDS[self.function], k=1)  # k and eps have no effect
+        vectors, numbers = (self.weight, self.bias), (self.alpha, self.offset)
+        return torch.ops.rmsexp.normalise.default(x, *vectors, self.maps, *form, slope, *numbers)
 
     def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)

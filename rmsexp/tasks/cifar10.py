@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,7 +28,6 @@ CALIBRATION_IMAGES = 500  # number of training images from which model.data_init
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
 LARGEST_FACTOR = 10_000  # largest model.width; it gives about a million channels (checks.LARGEST_WIDTH)
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
 FOLDER = "folder"  # the name of the user's own images
 
 Batch = tuple[Tensor, Tensor]
@@ -77,7 +75,7 @@ class DataConfig(config.DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("data.name", self.name, (*SOURCES, FOLDER))
+        checks.choice("data.name", self.name, tuple(SOURCES))
         if (self.name == FOLDER) != (self.folder is not None):
             raise ValueError(f"data.name={FOLDER} and data.folder, the path of your images, need each other")
         checks.positive("data.zca_eps", self.zca_eps)
@@ -87,11 +85,12 @@ class DataConfig(config.DataConfig):
     def digest_of_own_files(self) -> str:
         return "" if self.folder is None else cifar10.digest_of_folder(config.expanded(self.folder))
 
-    def read(self) -> Images:
-        """Return the images. Raises: DataError if they cannot be read."""
-        if self.folder is not None:
-            return cifar10.from_folder(config.expanded(self.folder), self.root_folder)
-        return SOURCES[self.name](self.root_folder)
+
+SOURCES: dict[str, Callable[[DataConfig], Images]] = {
+    "cifar10": lambda data: cifar10.load(data.root_folder),
+    "shapes": lambda _: shapes.shapes(),
+    FOLDER: lambda data: cifar10.from_folder(config.expanded(str(data.folder)), data.root_folder),
+}
 
 
 @dataclass
@@ -125,7 +124,7 @@ class Task(TaskBase):
     quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        images = config.data.read()
+        images = SOURCES[config.data.name](config.data)
         self.classes = int(images.train_y.max()) + 1
         self.target = replace(self.target, chance=1 - 1 / self.classes)
         if config.data.validation is not None:

@@ -14,7 +14,7 @@ from helpers.pictures import plain
 from PIL import Image
 from torchvision.datasets import CIFAR10
 
-from rmsexp.data import DataError, Images, UnavailableError, cifar10
+from rmsexp.data import DataError, Images, cifar10
 
 BASE = CIFAR10.base_folder
 EPS = 1e-5
@@ -87,7 +87,7 @@ def test_a_failed_download_is_named(content: bytes | None, archive: Path, copy: 
     archive.unlink()
     if content is not None:
         archive.write_bytes(content)
-    with pytest.raises(UnavailableError, match=f"^CIFAR-10 is not in {tmp_path}/cifar10, or damaged") as error:
+    with pytest.raises(DataError, match=f"^CIFAR-10 is not in {tmp_path}/cifar10, or damaged") as error:
         cifar10.load(tmp_path)
     assert str(error.value).count("\n") == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rmsexp.data import DataError, UnavailableError
+from rmsexp.data import DataError
 from rmsexp.data.files import (
     cached,
     digest_of,
@@ -72,7 +72,7 @@ def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
     (tmp_path / "present").touch()
     require("CNN", tmp_path, [tmp_path / "present"], "Unpack it.")
     message = rf"^CNN is incomplete: in {tmp_path} there is no a/b, nor 1 other files.\nUnpack it\. "
-    with pytest.raises(UnavailableError, match=message):
+    with pytest.raises(DataError, match=message):
         require("CNN", tmp_path, [tmp_path / name for name in ("a/b", "present", "c")], "Unpack it.")
 
 
@@ -141,7 +141,7 @@ def test_an_incomplete_download_is_refused(tmp_path: Path, monkeypatch: pytest.M
     parquet(tmp_path / "mine/raw", "train", ["a"], ["b"])
     (tmp_path / "mine/raw/train-00001-of-00002.parquet").unlink()
     message = rf"^Mine is not in {tmp_path}/mine, or damaged.*\n.*task=mine data\.root="
-    with pytest.raises(UnavailableError, match=message):
+    with pytest.raises(DataError, match=message):
         files(tmp_path)
 
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
-from rmsexp.data import DataError, UnavailableError, parallel
+from rmsexp.data import DataError, parallel
 from rmsexp.data.parallel import files, in_processes, multi30k, read_pairs, wmt14
 from rmsexp.system import cores
 
@@ -108,7 +108,7 @@ def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: P
         multi30k(tmp_path, "en", "de")
     path.unlink()
     write(upstream / "val.de.gz", "something else\n")
-    with pytest.raises(UnavailableError, match=r"^Multi30k is not in "):
+    with pytest.raises(DataError, match=r"^Multi30k is not in "):
         multi30k(tmp_path, "en", "de")
     assert not path.exists()
 
@@ -165,7 +165,7 @@ def test_wmt14_is_read_where_its_libraries_keep_it(tmp_path: Path) -> None:
 def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for status, expected in ((143, SystemExit), (1, UnavailableError)):
+    for status, expected in ((143, SystemExit), (1, DataError)):
         monkeypatch.setattr("sacrebleu.utils.get_source_file", Mock(side_effect=SystemExit(status)))
         with pytest.raises(expected):
             wmt14(tmp_path, "en", "de")

@@ -77,35 +77,6 @@ def normalise(
     return torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
 
 
-def add_normalise(
-    x: Tensor, addend: Tensor, gain: Tensor | None, shift: Tensor | None, form: Form
-) -> tuple[Tensor, Tensor]:
-    """Return ``total = x + addend`` and ``normalised(total) * gain + shift``, over the last axis.
-
-    ``addend`` has the shape and device of ``x``, and its dtype or one of lower precision, as under autocast. Both
-    results are those of an addition and of :func:`normalise`, bit by bit.
-    """
-    return torch.ops.rmsexp.add_normalise.default(x, addend, gain, shift, *form)
-
-
-def pointwise(
-    x: Tensor,
-    alpha: Tensor,
-    offset: Tensor | None,
-    gain: Tensor,
-    shift: Tensor | None,
-    kind: int,
-    *,
-    maps: bool,
-    slope: float = 1.0,
-) -> Tensor:
-    """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``, f of the kind ``Kind.TANH`` or ``Kind.ERF``.
-
-    ``alpha`` and ``offset`` are ``(1,)``; None means no offset.
-    """
-    return torch.ops.rmsexp.normalise.default(x, gain, shift, maps, kind, 1, True, 0.0, slope, alpha, offset)
-
-
 def register_fakes() -> None:
     """Register the operators' fake implementations: shapes, dtypes and strides of results, for torch.compile."""
     for fake in (_normalise_forward, _normalise_backward):

@@ -25,7 +25,7 @@ Sizes = dict[str, int]
 INPUTS = {
     "gru": {  # blocks of 3*hidden: reset gate, update gate, candidate
         "x": "batch time 3*hidden",  # summed inputs from the input, before their norms
-        "h0": "batch hidden",  # initial state; (1, hidden) if it is the same for all rows of the batch
+        "h0": "batch hidden",  # initial state
         "weight": "3*hidden hidden",  # by which the state is multiplied
         "affine": "2 2 3*hidden",
         "bias": "3*hidden",  # added to the summed inputs from the state; None for no bias
@@ -85,12 +85,10 @@ def sequence(
     """
     x = inputs["x"]
     assert x is not None
-    named = {name: inputs[name] for name in INPUTS[cell]}
-    for name, tensor in named.items():
-        if name in ("h0", "c0", "mask") and tensor is not None and tensor.dim() == 2 and tensor.shape[0] == 1:
-            named[name] = tensor = tensor.expand(x.shape[0], -1)
-        if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16):
-            named[name] = tensor.float()
+    named = {
+        name: tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        for name, tensor in ((name, inputs[name]) for name in INPUTS[cell])
+    }
     check(cell, named)
     results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *named.values())
     if torch.is_autocast_enabled(x.device.type):

@@ -85,9 +85,8 @@ def changes(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 def fits(name: str, what: str) -> bool:
     """Return whether the arguments still fit together after a change of one of them."""
     key, change = what.split(", ")
-    if name in CELLS:  # one row is that of every row; only x has the target's positions
-        one_row = key in ("h0", "c0", "mask") and change == "axis 0 one shorter"
-        return one_row or (name == "decoder" and key == "x" and change.startswith("axis 1 one"))
+    if name in CELLS:  # only x has the target's positions
+        return name == "decoder" and key == "x" and change.startswith("axis 1 one")
     if key in ("gain", "shift", "alpha", "offset"):
         return change == "single precision"
     if key != "x":

@@ -56,11 +56,3 @@ def test_layouts_of_every_operand(cell: str, name: str) -> None:
         sent = [draw(*result.shape) for result in results]
         by_layout.append([*results, *torch.autograd.grad(results, leaves, sent)])
     close(by_layout[1], by_layout[0])
-
-
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_a_state_and_a_mask_of_one_row_are_those_of_every_row(cell: str) -> None:
-    inputs = inputs_of(cell)
-    shared = {name: inputs[name][1:] for name in ("h0", "c0", "mask") if name in inputs}
-    by_size = [run(cell, "ln", {**inputs, **{k: v.expand(n, -1) for k, v in shared.items()}})[0] for n in (1, 2)]
-    assert torch.equal(*by_size)

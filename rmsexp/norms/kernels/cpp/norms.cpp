@@ -1,11 +1,7 @@
 // The operators normalise and add_normalise, with autograd, and those of their forward and backward pass (norms.h).
 //
-// add_normalise computes a residual addition and the norm that follows it, over the last axis, without activation:
-//
-//   total = x + addend, y = normalised(total) * gain + shift
-//
-// The total is rounded to its dtype before it is normalised. One pass over memory reads x and addend and writes both
-// results. An addition followed by the operator normalise reads the total once more.
+// add_normalise computes ``total = x + addend`` and the norm of the total, over the last axis, without activation, in
+// one pass over memory. The total is rounded to its dtype before it is normalised.
 //
 // The kinds tanh and erf are pointwise functions with the parameters alpha and offset (pointwise_rows.h).
 
