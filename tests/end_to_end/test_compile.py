@@ -1,23 +1,17 @@
 """Training with ``compile=true`` equals eager training up to rounding; the run has another setting."""
 
-import shutil
 from functools import partialmethod
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.language_models import TINY
-from helpers.sites import NORMS, close, draw, fill
 from helpers.translation_tasks import SEARCH, SIZES
-from torch import Tensor, nn
+from torch import nn
 
 import rmsexp
-from rmsexp import config
 from rmsexp.commands.result import Result
-from rmsexp.models import transformer
 from rmsexp.records.record import CHECKPOINTS
-from rmsexp.train.device import compile_model
-from rmsexp.train.randomness import StreamNoise
 
 IMAGES = ("model.width=0.03", "batch_size=8")
 TEXT = (*SIZES["transformer"], *SEARCH)
@@ -64,34 +58,3 @@ def test_compiled_training_equals_eager_training(
     assert states[0].keys() == states[1].keys()
     seconds = compiled.metrics[-1]["seconds"]
     assert seconds["warmup"] > seconds["train"]
-
-
-@pytest.mark.minutes
-@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
-def test_a_compiled_layer_computes_the_same_values_and_gradients() -> None:
-    torch.compiler.reset()
-    sizes = transformer.Sizes(width=8, heads=2, inner=12, attention_dropout=0.0)
-    eager, compiled = (fill(transformer.EncoderLayer(NORMS["ln"], "layer", sizes)) for _ in range(2))
-    compile_model(compiled, config.job(["compile=true"]).config)
-    x, mask = draw(3, 5, 8), torch.tensor([[True] * length + [False] * (5 - length) for length in (5, 3, 1)])
-    results = [layer(x, None, mask, StreamNoise(0, "noise"))[0] for layer in (eager, compiled)]
-    close(*results)
-    close(
-        *(
-            torch.autograd.grad(result.square().sum(), layer.parameters())
-            for result, layer in zip(results, (eager, compiled), strict=True)
-        )
-    )
-
-
-def test_compiled_noise_equals_eager_noise_in_a_single_graph() -> None:
-    def noisy(x: Tensor, noise: StreamNoise) -> Tensor:
-        return noise.dropout(noise.dropout(noise.gaussian(x, 0.3), 0.5) + 1, 0.25)
-
-    torch.compiler.reset()
-    graph = torch.compile(noisy, backend="aot_eager", fullgraph=True)
-    for step in range(3):
-        x = torch.ones(4, 5 + step, requires_grad=True)
-        eager, compiled = (call(x, StreamNoise(0, "noise", step)) for call in (noisy, graph))
-        assert torch.equal(eager, compiled)
-        assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (eager, compiled)))

@@ -8,9 +8,11 @@ import pytest
 from helpers import documents
 
 from rmsexp.campaign import results as campaign_results
+from rmsexp.commands import report
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import setting_report
+from rmsexp.report.plots import canvas
 from rmsexp.report.tables import markup, verdicts
 
 REFERENCE = Path("results/reference")
@@ -34,11 +36,11 @@ def test_the_report_of_a_setting(name: str, committed: str, tmp_path: Path, monk
     folder = REFERENCE / name
     settings = load(folder.parent).settings()
     records = settings.get(folder, load(folder))
-    report = setting_report.write(folder, records, timing_records.load(folder), tmp_path)
-    assert replace(report, folder=REFERENCE / "report" / name).markdown(REFERENCE / "report", level=2) in committed
+    reported = setting_report.write(folder, records, timing_records.load(folder), tmp_path)
+    assert replace(reported, folder=REFERENCE / "report" / name).markdown(REFERENCE / "report", level=2) in committed
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert written.keys() == {"report.md", *(f"{table.name}.csv" for table in report.tables)}
-    assert len(report.tables) == written["report.md"].count("\n## ")
+    assert written.keys() == {"report.md", *(f"{table.name}.csv" for table in reported.tables)}
+    assert len(reported.tables) == written["report.md"].count("\n## ")
 
 
 def test_verdicts_and_tuning_of_campaigns(committed: str) -> None:
@@ -49,3 +51,18 @@ def test_verdicts_and_tuning_of_campaigns(committed: str) -> None:
     assert markup.csv(verdicts.rates(campaigns)) == (REFERENCE / "report/rates.csv").read_text()
     for shown in (verdicts.matrix(campaigns), verdicts.readable(table), *map(verdicts.readable_rates, campaigns)):
         assert markup.document([markup.markdown(shown)]) in committed
+
+
+def texts(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".csv"))
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("committed")
+def test_the_whole_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("draw", "write"):  # figures take most of the time of a report
+        monkeypatch.setattr(canvas, method, lambda *_: None)
+    report.run(REFERENCE, out=tmp_path)
+    written, stored = texts(tmp_path), texts(REFERENCE / "report")
+    assert [name for name in stored if written.get(name) != stored[name]] == [], "make report"

@@ -20,7 +20,6 @@ from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models.order_embedding import PENALTIES, ranking_loss
 from rmsexp.tasks import order_embedding
-from rmsexp.train.randomness import StreamNoise
 
 pytestmark = [pytest.mark.usefixtures("small_synthetic_data"), pytest.mark.slow]
 
@@ -101,22 +100,6 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
         drawn[step].tokens[images_of(drawn[step]).index(0), 0] for step in range(100) if 0 in images_of(drawn[step])
     ]
     assert len(set(map(int, first))) == PER_IMAGE  # all captions of image 0 are drawn, too
-
-
-# The objective
-
-
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_the_objective_is_the_sum_of_hinges_and_the_loss_is_per_pair(penalty: str) -> None:
-    task, model = make("order_embedding", f"penalty={penalty}", "margin=0.3")
-    (batch,) = task.batches(0)
-    objective = task.objective(model, batch, StreamNoise(0))
-    with torch.no_grad():
-        captions, images = model.captions(batch.tokens, batch.mask), model.images(batch.features)
-    expected = ranking_loss(PENALTIES[penalty](captions, images), 0.3).item()
-    assert objective.loss.item() == pytest.approx(expected, rel=1e-5)
-    assert (objective.sums["loss"].item(), objective.count) == (objective.loss.item(), 9)
-    assert (captions < 0).any() == (images < 0).any() == (penalty == "cosine")
 
 
 # Evaluation
