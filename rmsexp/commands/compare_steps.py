@@ -85,10 +85,11 @@ def compare_steps(
     Raises: ConfigError for a name that a folder cannot have, a single maker, or an unknown reference; ProcessError if a
     process fails; KeyboardInterrupt after a signal, once the processes that have measured are recorded.
     """
+    makers = {str(name): make for name, make in makers.items()}
     parts = [task, setting, *makers]
     if len(makers) < 2 or not all(part.strip(".") and "/" not in part for part in parts):
         raise ConfigError(f"compare_steps needs two steps or more, and names that a folder can have; got {parts}")
-    chosen = next(iter(makers)) if reference is None else reference
+    chosen = next(iter(makers)) if reference is None else str(reference)
     if chosen not in makers:
         raise ConfigError(f"reference={chosen} is not one of {', '.join(makers)}")
     fresh = _importable(makers)
@@ -114,6 +115,6 @@ def _importable(makers: Mapping[str, Maker]) -> bool:
     try:
         with without_main():
             pickle.dumps(dict(makers))
-    except (pickle.PicklingError, AttributeError, TypeError):
+    except Exception:  # what a maker holds may raise anything
         return False
     return True

@@ -18,6 +18,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -265,6 +266,7 @@ def swap(
     from rmsexp.commands.compare_steps import compare_steps
     from rmsexp.records.frames.load import options
     from rmsexp.report import draw
+    from rmsexp.report.setting_report import NoMetricsError
     from rmsexp.train.device import available
     from rmsexp.train.recorder import Recorder
 
@@ -311,8 +313,9 @@ def swap(
             with Recorder(name, label, seed, config=config, **recorded) as recorder:
                 runs.append(_train(own, step, recorder, seed, steps))
         losses[label] = np.array(runs)
-    drawn = draw(results, name, "own")
-    found = Swap(norm, impl, done, sizes, times, losses, drawn.with_name("swap.html"))
+    with suppress(NoMetricsError):  # no model had a finite loss
+        draw(results, name, "own")
+    found = Swap(norm, impl, done, sizes, times, losses, results / name / "own" / "swap.html")
     environment, next_command = Environment(autoescape=True), command("rmsexp.report", str(results))
     atomic.write_atomic(found.page, environment.from_string(PAGE).render(found=found, command=next_command))
     return found

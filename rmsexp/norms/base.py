@@ -139,7 +139,8 @@ class Normaliser(nn.Module):
                 if prefix + other in state_dict and prefix + name not in state_dict:
                     state_dict[prefix + name] = state_dict.pop(prefix + other)
         in_state, here = f"{prefix}bias" in state_dict, self._parameters.get("bias") is not None
-        if in_state != here and (here or self.bias is None):
+        known = in_state or f"{prefix}weight" in state_dict  # else the state has nothing of this layer
+        if known and in_state != here and (here or self.bias is None):
             only = "the state has a bias; make the layer" if in_state else "the layer has a bias; make it"
             advice = f"only {only} with bias={in_state}, or load with strict=False"
             warnings.warn(f"{prefix}bias: {type(self).__name__}: {advice}", stacklevel=6)

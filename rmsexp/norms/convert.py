@@ -3,10 +3,11 @@
 import copy
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import torch
@@ -20,17 +21,18 @@ from rmsexp.norms.batch import BN, BatchNorm
 from rmsexp.norms.composed import OF_CHANNELS, ByRole, ModuleNorm, Wrapped, composed_norm
 from rmsexp.norms.per_example import LayerNorm, PerExampleNorm
 from rmsexp.norms.rms import RMSNorm
-from rmsexp.norms.weight import NoNorm
 from rmsexp.system import checks
 
 OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
 EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
+NEW_EPS = 1e-5  # of layers that take the place of one without eps, if the norm states none
 OTHER_EPS = 0.5  # by layers made with it shows which norms state an eps of their own
 SCALES = (1.0, 1e-2, 1e-4, 0.0)  # of random inputs on which two layers are compared
 TINY = 1e-24  # an eps that only turns 0 / 0 into 0, as the one of F.normalize does
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
 OF_SUBLAYERS = {"attention": "attn|attention", "feed-forward": "mlp|ffn|feed"}
+ON_WEIGHTS = "acts on weights, and cannot take the place of a layer"
 Moved = dict[tuple[nn.Parameter, float], nn.Parameter]  # the new gain by the old one and what was added to it
 
 
@@ -41,11 +43,12 @@ class Layer(NamedTuple):
         name: its name in ``model.named_modules()``.
         module: the layer.
         depth: the number, from 0, of its block among those with normalisation layers; None outside. Blocks are the
-            elements of lists of modules, such as ``layers.3``.
+            elements of lists of modules, such as ``layers.3``; of lists in lists, those of the innermost whose elements
+            have two such layers.
         layers: the number of blocks with normalisation layers.
         role: what it normalises. In a block: "convolution" for torch's group, batch and instance norms; else "query",
             "key" or "value" by its name; else "attention" or "feed-forward" by the module around it or its place in the
-            block. Outside of blocks: "embedding" before the first block, "output" after it.
+            block. Outside of blocks: "embedding" before the first block or by its name, else "output".
     """
 
     name: str
@@ -157,8 +160,8 @@ def _norm(
     stated = {*options}
     if isinstance(norm, str):
         words = [*norm_words(norm), *(override(f"norm.{key}", value) for key, value in options.items())]
-        chosen, other = (composed_norm([*words, *more], config_dir) for more in ([], [f"norm_eps={OTHER_EPS}"]))
-        stated |= {word.partition("=")[0].removeprefix("norm.") for word in words}
+        chosen, other = (composed_norm([*words, f"norm_eps={eps}"], config_dir) for eps in (NEW_EPS, OTHER_EPS))
+        stated |= _options(words)
     else:
         chosen = other = replace(norm, **options)  # type: ignore[arg-type]
         if hasattr(chosen, "eps") and "eps" not in options and chosen.eps == getattr(type(chosen), "eps", None):
@@ -167,9 +170,14 @@ def _norm(
             classes.imported(path)
     if isinstance(chosen, ModuleNorm):
         stated |= {*(chosen.kwargs or {})}
-    if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
-        raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
+    if chosen.reparametrisation(Site("layer", 4)) is not None:
+        raise ValueError(f"norm={chosen.name} {ON_WEIGHTS}")
     return chosen, other, stated
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    """Return the options of a norm that overrides such as ``norm.p=0.5`` set."""
+    return {word.partition("=")[0].removeprefix("norm.") for word in words}
 
 
 def layers(model: nn.Module) -> list[Layer]:
@@ -179,15 +187,17 @@ def layers(model: nn.Module) -> list[Layer]:
     modules = [(name, module) for name, module in model.named_modules() if name and module not in parts]
     named = [(name, module) for name, module in modules if _is_norm(module)]
     of_block: dict[str, list[str]] = {}
-    for name, _ in named:
-        of_block.setdefault(_block(name), []).append(name)
+    block_of = _blocks([name for name, _ in named])
+    for name, block in block_of.items():
+        of_block.setdefault(block, []).append(name)
     blocks, found = [block for block in of_block if block], list[Layer]()
     for name, module in named:
-        if block := _block(name):
-            found.append(Layer(name, module, blocks.index(block), len(blocks), _role(name, module, of_block[block])))
+        if block := block_of[name]:
+            role = _role(name.removeprefix(block), module, [other.removeprefix(block) for other in of_block[block]])
+            found.append(Layer(name, module, blocks.index(block), len(blocks), role))
         else:
-            role = "output" if any(layer.depth is not None for layer in found) else "embedding"
-            found.append(Layer(name, module, None, len(blocks), role))
+            is_output = any(layer.depth is not None for layer in found) and "embed" not in name.lower()
+            found.append(Layer(name, module, None, len(blocks), "output" if is_output else "embedding"))
     return found
 
 
@@ -199,18 +209,33 @@ def _is_norm(module: nn.Module) -> bool:
     return is_leaf and ("norm" in type(module).__name__.lower() or equal(module) is not None)
 
 
-def _block(name: str) -> str:
-    """Return the name of the block in which a layer is, up to its first number; "" if there is none."""
-    found = re.match(r"(.*?\.)?(\w+_)?\d+(?=\.)", name)
-    return found[0] if found else ""
+def _blocks(names: Sequence[str]) -> dict[str, str]:
+    """Return the block of each layer by its name, such as "layers.3."; "" outside of blocks.
+
+    It is the element of the innermost list that has two layers or more, without those of heads, else that of the
+    outermost list. A single layer beside inner blocks, as that between the stages of Swin, is outside of blocks.
+    """
+    lists = {name: [name[: at.end()] for at in re.finditer(r"(?<![^.])(\w+_)?\d+\.", name)] for name in names}
+    count = Counter(each for name in names if not _is_of_heads(name) for each in lists[name])
+    blocks = {
+        name: next((each for each in found[::-1] if count[each] > 1), (found or [""])[0])
+        for name, found in lists.items()
+    }
+    own = Counter(block for name, block in blocks.items() if not _is_of_heads(name))
+    outer = {each for block in blocks.values() for each in blocks.values() if block.startswith(each) and block != each}
+    return {name: "" if own[block] < 2 and block in outer else block for name, block in blocks.items()}
+
+
+def _is_of_heads(name: str) -> bool:
+    return bool(_found(OF_HEADS, name.rpartition(".")[2]))
 
 
 def _role(name: str, module: nn.Module, of_block: Sequence[str]) -> str:
-    """Return the role of a layer in a block, whose layers have the names ``of_block``."""
+    """Return the role of a layer in a block, whose layers have the names ``of_block``; names are those in the block."""
     if isinstance(module, OF_CHANNELS):
         return "convolution"
-    around, _, own = name.removeprefix(_block(name)).rpartition(".")
-    others = [other for other in of_block if not _found(OF_HEADS, other.rpartition(".")[2])]
+    around, _, own = name.rpartition(".")
+    others = [other for other in of_block if not _is_of_heads(other)]
     if name not in others:
         return _found(OF_HEADS, own)
     in_order = "attention" if 2 * others.index(name) < len(others) else "feed-forward"
@@ -245,17 +270,19 @@ def equal(module: nn.Module) -> Normaliser | None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(len(SCALES), 2, *shape, generator=generator) + 0.5
     x *= torch.tensor(SCALES).view(-1, 1, 1)
-    probe = copy.deepcopy(module).to_empty(device="cpu").float().eval()
-    with torch.no_grad():
-        for parameter in probe.parameters():
-            parameter.copy_(0.5 + torch.rand(shape, generator=generator))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            y = probe(x)
-        except Exception:  # a module of any kind may raise anything for this input
+            probe = copy.deepcopy(module).to_empty(device="cpu").float().eval()
+            for parameter in probe.parameters():
+                parameter.copy_(0.5 + torch.rand(shape, generator=generator))
+            y, trained = probe(x), probe.train()(x)
+            if not torch.equal(y.nan_to_num(), trained.nan_to_num()):  # it does more in training, such as dropout
+                return None
+        except Exception:  # a module of any kind may raise anything, for copies and for this input
             return None
         for ours in _candidates(module, shape[0], gain is not None, bias is not None):
             _share(ours, probe, gain, bias)
-            if isinstance(y, Tensor) and y.shape == x.shape and torch.allclose(y, ours(x), ALIKE, ALIKE, True):
+            if y.shape == x.shape and torch.allclose(y, ours(x), ALIKE, ALIKE, True):
                 _share(ours, module, gain, bias)
                 return ours
     return None
@@ -287,9 +314,13 @@ def _instead_of(
 
     Raises: ValueError with the reason if the layer cannot be replaced.
     """
-    old = layer.module
+    old, lacks = layer.module, list[str]()
     inside, same = _known(old)
     gain, site = getattr(same, "weight", None), _site(layer, same)
+    if isinstance(norm, ByRole):
+        stated = {*stated, *_options(norm_words(norm.named(site)))}
+    if norm.reparametrisation(site) is not None:
+        raise ValueError(f"its norm {ON_WEIGHTS}")
     new, twin = norm.normaliser(site).train(old.training), other.normaliser(site)
     if type(new).set_step is not Normaliser.set_step or not type(new).add.__module__.startswith("rmsexp."):
         raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
@@ -302,6 +333,11 @@ def _instead_of(
     if hasattr(same, "eps") and (name := _free_eps(new, own, twin, stated)):
         knows_none = is_plain or type(own) is type(inside)
         setattr(own, name, same.eps if same.eps is not None or knows_none else torch.finfo(torch.float32).eps)
+        if isinstance(same, RMSNorm) and not same.eps_inside and "eps_inside" not in stated:
+            if isinstance(new, RMSNorm):
+                new.eps_inside = False
+            else:
+                lacks.append("eps outside of the root")
     offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
     if offset and is_plain and new.weight is not None:
         new.gain_offset = own_offset = offset
@@ -314,12 +350,12 @@ def _instead_of(
         taken = {name: shifted if each is gain else each for name, each in taken.items()}
     if next(inside.parameters(), None) is None and "gain" not in stated and (is_plain or isinstance(new, BatchNorm)):
         new.weight, new.elementwise_affine = None, False
-    lacks = _take(own, taken)
+    lacks += _take(own, taken)
     if isinstance(own, BatchNorm):
         own.counts_positions = getattr(inside, "counts_positions", True)
     if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
         _take_statistics(own, inside, stated)
-    if isinstance(old, nn.BatchNorm1d):
+    if isinstance(old, nn.BatchNorm1d) or _two_axes in old._forward_pre_hooks.values():
         new.register_forward_pre_hook(_two_axes)
     return new, " and ".join(lacks)
 
@@ -364,7 +400,8 @@ def _known(old: nn.Module) -> tuple[nn.Module, Any]:
     """
     inside = old.inner if isinstance(old, Wrapped) else old
     for each in (old, inside):
-        if each._forward_hooks or each._forward_pre_hooks or hasattr(each, "parametrizations"):
+        hooks = each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks
+        if {*chain(*(own.values() for own in hooks))} - {_two_axes} or hasattr(each, "parametrizations"):
             raise ValueError("it has hooks or parametrisations")
     if isinstance(inside, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
         raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
@@ -373,6 +410,8 @@ def _known(old: nn.Module) -> tuple[nn.Module, Any]:
     if isinstance(inside, nn.InstanceNorm2d) and inside.running_mean is not None:
         raise ValueError("it evaluates with running statistics (track_running_stats=True)")
     same: Any = inside if isinstance(inside, (Normaliser, *OF_CHANNELS)) else equal(inside)
+    if same is None and next(inside.parameters(), None) is None:
+        raise ValueError("it has no parameters that show its width")
     if same is None:
         raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
     return inside, same

@@ -77,17 +77,17 @@ class Recorder:
             raise ConfigError(f"{name} cannot be the folder of a run: task, setting and norm must be names of folders")
         self._files = record.RunFolder(expanded(results) / name)
         self._device = available(device)
-        values = {"task": task, "norm": norm, "seed": seed, **(config or {})}
+        values = {**(config or {}), "task": task, "norm": norm, "seed": seed}
         plain = json.dumps(values, default=lambda x: x.item() if getattr(x, "ndim", None) == 0 else str(x))
         self._config = yaml_text(json.loads(plain))
         self._names = {"task": task, "norm": norm.partition("+")[0], "setting": setting, "series": norm, "seed": seed}
         self._target, self._force = Target(target[0], target[1], target[2], selection=target[0]), force
-        self._step, self._diverged, self._seen = 0, "", dict[tuple[str, str], None]()
-        self._clock, self._contention = Clock(), Contention(self._device)
         self._running, self._lock = ExitStack(), ExitStack()
         self._is_paused: bool | None = None  # None outside of the with statement
 
     def __enter__(self) -> Self:
+        self._step, self._diverged, self._seen = 0, "", dict[tuple[str, str], None]()
+        self._clock, self._contention = Clock(), Contention(self._device)
         with ExitStack() as lock:  # which is freed if the run cannot begin
             lock.enter_context(self._files.locked())
             if self._files.run_path.exists() or self._files.metrics_path.exists():
@@ -96,6 +96,7 @@ class Recorder:
                 self._files.move_aside()
             self._files.path.mkdir(parents=True, exist_ok=True)
             atomic.write_atomic(self._files.config_path, self._config)
+            self._files.metrics_path.touch()
             self._session = provenance.session(self._device, 0)
             self._write("running")
             self._start()

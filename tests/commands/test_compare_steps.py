@@ -4,6 +4,7 @@ import importlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.own_steps import make_step
@@ -29,14 +30,20 @@ def test_makers_that_can_be_imported_are_timed_in_a_fresh_process(tmp_path: Path
     assert "saving vs LayerNorm (95 % interval)" in str(times)
 
 
+class NotPickled:
+    def __reduce__(self) -> str:
+        raise RuntimeError
+
+
 def test_other_makers_are_timed_in_this_process_and_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
     monkeypatch.setenv("HOME", str(tmp_path))
     lines: list[str] = []
-    makers = {"a": lambda: make_step(), "b": lambda: make_step("rms")}
+    makers: Any = {1: partial(lambda _: make_step(), NotPickled()), "b": lambda: make_step("rms")}
     times = rmsexp.compare_steps(makers, results="~", reference="b", budget=0.3, report=lines.append)
     assert times.folder.is_relative_to(tmp_path)
     assert "module of their own" in lines[0]
+    assert list(times.rows["series"]) == ["1", "b"]
     assert set(times.rows["impl"]) == {"own, same process"}
     assert set(times.rows["reference"]) == {"b"}
     assert "one process, not replicated" in times.notes[0]

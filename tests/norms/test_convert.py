@@ -75,6 +75,36 @@ def test_places_of_layers() -> None:
     assert [layer.role for layer in qwen if layer.depth is None] == ["output"]
 
 
+def names(*parts: tuple[str, int]) -> nn.Module:
+    """Return lists in lists: ``("stages", 2), ("blocks", 2)`` are 2 stages of 2 blocks, which have two norms each."""
+    if not parts:
+        return nn.ModuleDict({"before": nn.LayerNorm(4), "after": nn.LayerNorm(4)})
+    (name, count), *inner = parts
+    return nn.ModuleDict({name: nn.ModuleList([names(*inner) for _ in range(count)])})
+
+
+def test_blocks_are_the_elements_of_the_innermost_lists() -> None:
+    model = names(("stages", 2), ("blocks", 2))
+    for stage in model["stages"]:
+        stage["down"] = nn.LayerNorm(4)
+    model["norm"] = nn.LayerNorm(4)
+    found = {layer.name: (layer.depth, layer.role) for layer in layers(model)}
+    assert found["stages.1.blocks.0.before"] == (2, "attention")
+    assert found["stages.1.blocks.1.after"] == (3, "feed-forward")
+    assert found["stages.0.down"] == found["norm"] == (None, "output")
+    alone = nn.ModuleDict(
+        {"block": nn.ModuleList([names(("layer", 2)) for _ in range(2)]), "embed_norm": nn.LayerNorm(4)}
+    )
+    for block in alone["block"]:
+        for layer in block["layer"]:  # as T5's, each with one norm
+            del layer["after"]
+    places = [(layer.depth, layer.role) for layer in layers(alone)]
+    assert places == [
+        *((depth, role) for depth in (0, 1) for role in ("attention", "feed-forward")),
+        (None, "embedding"),
+    ]
+
+
 def test_the_chosen_layers_are_replaced() -> None:
     model = other("Bert")
     by_name = rmsexp.convert(model, "rms", where="encoder.layer.0.*")
@@ -151,6 +181,32 @@ def test_layers_that_share_a_gain_share_one_afterwards() -> None:
     torch.testing.assert_close(model[0].weight.detach(), torch.full((6,), 1.5))
 
 
+class NoisyNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class CachingNorm(nn.LayerNorm):
+    """A layer that cannot be copied once it was called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache = super().forward(x)
+        return self.cache
+
+
+class WithoutParameters(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, (6,))
+
+
+WithoutParameters.__name__ = "L2Norm"
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_full_backward_hook(lambda *_: None)
+    return layer
+
+
 class Activated(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).relu()
@@ -165,10 +221,16 @@ class Activated(nn.BatchNorm2d):
         (nn.InstanceNorm2d(6, track_running_stats=True), "ln", "running statistics"),
         (nn.LayerNorm(6), "deepnorm", "ScaledSum"),
         (nn.LayerNorm(6), "fading", "set_step"),
+        (NoisyNorm(6), "ln", "does not compute"),
+        (CachingNorm(6), "ln", "does not compute"),
+        (hooked(nn.LayerNorm(6)), "ln", "hooks"),
+        (WithoutParameters(), "rms", "no parameters"),
     ],
 )
 def test_what_could_not_compute_the_same_is_left(layer: nn.Module, norm: str, word: str) -> None:
     model = nn.Sequential(nn.Identity(), layer)
+    if isinstance(layer, CachingNorm):
+        model(torch.zeros(2, 6))
     done = rmsexp.convert(model, norm, config_dir=GALLERY)
     assert not done.replaced
     assert word in str(done)
@@ -225,6 +287,12 @@ def test_layers_are_known_by_what_they_compute() -> None:
     assert (found.p, found.eps_inside, found.weight) == (0.5, False, theirs.scale)
     torch.testing.assert_close(found(x), theirs(x))
     assert equal(nn.RMSNorm(2, eps=1e-6)) is not None
+    x = 1e-5 * torch.randn(4, 6)  # the place of eps matters
+    assert not own.eps_inside
+    assert converted(Authors(), "rms", eps_inside=True)[1].eps_inside
+    torch.testing.assert_close(converted(Authors(), "prms", p=0.5)[1](x), theirs(x))
+    done = rmsexp.convert(nn.Sequential(nn.Identity(), Authors()), "ln")
+    assert done.replaced[0][1] == "eps outside of the root"
     model = nn.Sequential(nn.PReLU(6), WithGate(), nn.LayerNorm((3, 6)), nn.BatchNorm3d(6))
     WithGate.__name__ = "GatedNorm"
     done = rmsexp.convert(model, "rms")
@@ -246,8 +314,11 @@ def test_batch_norms() -> None:
     assert model(x).shape == x.shape
     flat = converted(nn.BatchNorm1d(6))
     assert flat(torch.randn(3, 4)).shape == (3, 6)
+    assert len(rmsexp.convert(flat, "ln").replaced) == 1
     with pytest.raises(ValueError, match="BatchNorm1d"):
         flat(torch.randn(3, 2, 4))
+    with pytest.raises(ValueError, match="more than one value"):
+        converted(nn.BatchNorm1d(6), "bn")(torch.randn(1, 4))
 
 
 def noisy(layer: nn.Module) -> nn.Module:
@@ -321,6 +392,24 @@ class Unit(nn.Module):
 @pytest.mark.parametrize("centre", [False, True])
 def test_a_vector_of_zeros_stays_one(centre: bool) -> None:
     assert not converted(Unit(centre), "ln" if centre else "rms")[1](torch.zeros(2, 6)).any()
+
+
+def test_a_part_of_by_role_states_its_own_options() -> None:
+    options = {"default": "bn+eps=1e-4+momentum=0.2", "depths": {0: "rms+gain=true"}}
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"norm": nn.LayerNorm(6, 1e-3, False)})])})
+    model["last"] = nn.BatchNorm1d(6, 1e-3, 0.3)
+    rmsexp.convert(model, "by_role", **options)
+    assert model["layers"][0]["norm"].weight is not None
+    assert (model["last"].eps, model["last"].options.momentum) == (1e-4, 0.2)
+    done = rmsexp.convert(model, "by_role", depths={0: "wn"}, where="layers*")
+    assert "acts on weights" in done.left[0][1]
+    assert "acts on weights" in str(rmsexp.convert(model, "by_role", depths={0: "mean_only_bn"}))
+
+
+def test_norms_of_many_groups_and_layers_without_eps() -> None:
+    kwargs = {"num_groups": 8}
+    assert isinstance(converted(nn.LayerNorm(16), "module", module="torch.nn.GroupNorm", kwargs=kwargs)[1], Wrapped)
+    assert converted(converted(nn.LayerNorm(6), "dyt")[1])[1].eps == 1e-5
 
 
 def test_a_norm_object_may_name_a_module_that_is_not_imported_yet(

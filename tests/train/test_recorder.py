@@ -103,3 +103,20 @@ def test_nothing_is_recorded_outside_of_the_with_statement_and_the_lock_is_freed
     with pytest.raises(RuntimeError, match="inside"):
         recorder.log(2, loss=1.0)
     assert not folder.exists()
+
+
+def test_a_recorder_that_is_used_again_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    recorder = rmsexp.Recorder("mine", "rms", results=tmp_path, force=True, config={"norm": "other", "lr": 0.1})
+    with recorder:
+        now[0] += 10
+        recorder.log(100, loss=math.nan)
+    assert not compare.load(tmp_path).problems
+    with recorder:
+        now[0] += 1
+        recorder.log(1, loss=2.0)
+    records = compare.load(tmp_path)
+    (run,) = records.runs.to_dict("records")
+    assert (run["status"], run["step"], records.metrics["time"].tolist()) == ("finished", 1, [1.0])
+    assert options(Path(run["folder"]))["norm"] == "rms"
