@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rmsexp.norms.kernels import graphs
+
 Optional = Tensor | None
+PART = 16  # time steps, and source positions, of a part of a sequence on a GPU
 Sizes = dict[str, int]
 
 # The inputs of the operators, in their order, with their shapes. `key` and `value`: units of a key and of a value;
@@ -90,10 +93,46 @@ def sequence(
         for name, tensor in ((name, inputs[name]) for name in INPUTS[cell])
     }
     check(cell, named)
-    results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *named.values())
+    run = _in_parts if x.is_cuda and x.shape[1] else _whole
+    results = run(cell, reverse, list(map(int, form)), eps, named)
     if torch.is_autocast_enabled(x.device.type):
         return results
     return tuple(result.to(x.dtype) for result in results) if isinstance(results, tuple) else results.to(x.dtype)
+
+
+def _whole(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
+    results = _Sequence.apply(cell, reverse, form, eps, *inputs.values())
+    return results[0] if cell == "lstm" else results
+
+
+def _in_parts(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
+    """Return what :func:`_whole` returns, computed ``PART`` time steps at a time, and with so many source positions.
+
+    So sequences of all lengths have the same few shapes, for which :mod:`rmsexp.norms.kernels.graphs` records kernels.
+    """
+    named, x = {**inputs}, inputs["x"]
+    assert x is not None
+    steps, of_source = x.shape[1], ("keys", "values", "mask") if cell == "decoder" else ()
+    if cell != "decoder" and named["mask"] is None and steps % PART:
+        named["mask"] = x.new_ones(x.shape[:2], dtype=torch.bool)
+    for name in ("x", "mask", *of_source):
+        if (tensor := named[name]) is not None and (missing := -tensor.shape[1] % PART):
+            last = torch.zeros_like(tensor[:, -1:]) if name == "mask" else tensor[:, -1:].detach()
+            named[name] = torch.cat([tensor, last.expand(-1, missing, *tensor.shape[2:])], 1)
+    starts = range(0, steps, PART)
+    found = dict[int, Any]()
+    of_time = [name for name in ("x", "mask") if name not in of_source and named[name] is not None]
+    whole = {name: named[name] for name in of_time}
+    for start in reversed(starts) if reverse else starts:
+        named |= {name: tensor[:, start : start + PART] for name, tensor in whole.items() if tensor is not None}
+        found[start] = _Sequence.apply(cell, reverse, form, eps, *named.values())
+        states = found[start] if cell == "gru" else found[start][0]
+        named["s0" if cell == "decoder" else "h0"] = states[:, 0 if reverse else -1]
+        if cell == "lstm":
+            named["c0"] = found[start][1]
+    if cell == "decoder":
+        return tuple(torch.cat([found[start][i] for start in starts], 1)[:, :steps] for i in range(2))
+    return torch.cat([found[start] if cell == "gru" else found[start][0] for start in starts], 1)[:, :steps]
 
 
 def check(cell: str, inputs: Mapping[str, Optional]) -> None:
@@ -134,11 +173,13 @@ class _Sequence(torch.autograd.Function):
         assert x is not None
         tensors = [x, *(None if tensor is None else tensor.contiguous() for tensor in others)]
         with torch.autocast(x.device.type, enabled=False):  # products keep the dtype of their inputs
-            saved = getattr(torch.ops.rmsexp, f"{cell}_forward")(tensors, reverse, form, eps)
+            saved = graphs.call(f"{cell}_forward", [tensors], reverse, form, eps)
         ctx.save_for_backward(*tensors, *saved)
         ctx.cell, ctx.options = cell, (reverse, form, eps)
         # the initial state is the first, or with `reverse` the last
         states = (saved[0][:-1] if reverse else saved[0][1:]).transpose(0, 1)
+        if cell == "lstm":
+            return states, saved[1][0 if reverse else -1]  # the last cell
         return (states, saved[1].transpose(0, 1)) if cell == "decoder" else states
 
     @staticmethod
@@ -148,6 +189,6 @@ class _Sequence(torch.autograd.Function):
         count = len(INPUTS[ctx.cell])
         tensors, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         with torch.autocast(tensors[0].device.type, enabled=False):
-            results = getattr(torch.ops.rmsexp, f"{ctx.cell}_backward")(gradients, tensors, saved, *ctx.options)
+            results = graphs.call(f"{ctx.cell}_backward", [gradients, tensors, saved], *ctx.options)
         present = [None if tensor is None else result for tensor, result in zip(tensors, results, strict=False)]
         return None, None, None, None, *present, None  # none for the mask

@@ -55,15 +55,16 @@ def test_layers(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("unit", [GRU, LSTM])
 @pytest.mark.parametrize("name", NORMS)
 def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
-    lengths, results = torch.tensor([5, 1, 3, 5, 2, 4]), []
-    mask = mask_of(lengths, 5).cuda()
-    for module in pair(lambda norm: unit(norm, "unit", 70, 190), name, dtype):
-        module.cuda()
-        x = on_gpu(draw(6, 5, 70), dtype)
-        states, *_ = module(x, mask)
-        states = states * mask.unsqueeze(-1)
-        results.append([states, *gradients(states, [x, *module.parameters()])])
-    close(results[1], results[0])
+    modules = [module.cuda() for module in pair(lambda norm: unit(norm, "unit", 70, 190), name, dtype)]
+    for seed, time in enumerate((5, 17, 12, 33, 5)):  # shapes that come again are recorded as graphs
+        lengths = torch.tensor([time, 1, 3, time, 2, 4])
+        for reverse in (False, True):
+            mask, results = mask_of(lengths, time).cuda(), []
+            for module in modules:
+                x = on_gpu(draw(6, time, 70, seed=seed), dtype)
+                states = module(x, mask, reverse=reverse) * mask.unsqueeze(-1)
+                results.append([states, *gradients(states, [x, *module.parameters()])])
+            close(results[1], results[0])
 
 
 def losses(run: result.Result) -> list[tuple[str, int, float]]:

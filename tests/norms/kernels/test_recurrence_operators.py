@@ -10,6 +10,7 @@ from helpers.sites import draw
 from torch import Tensor
 
 from rmsexp.norms import kernels
+from rmsexp.norms.kernels import graphs, recurrences
 from rmsexp.norms.kernels.recurrences import INPUTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
@@ -56,3 +57,56 @@ def test_layouts_of_every_operand(cell: str, name: str) -> None:
         sent = [draw(*result.shape) for result in results]
         by_layout.append([*results, *torch.autograd.grad(results, leaves, sent)])
     close(by_layout[1], by_layout[0])
+
+
+@operators
+@pytest.mark.parametrize("padding", [True, False], ids=["padding", "no mask"])
+@pytest.mark.parametrize("time", [1, 4, 5])
+def test_parts_of_sequences_as_on_a_gpu(
+    cell: str, reverse: bool, padding: bool, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrences, "PART", 2)
+    inputs = inputs_of(cell, padding=padding and time > 1, time=time)
+    options, leaves, found = (cell, reverse, form_of(cell, "ln"), 1e-2), leaves_of(inputs), []
+    given = inputs | ({"mask": None} if cell != "decoder" and not padding else {})
+    for computed in (recurrences._whole, recurrences._in_parts):
+        results = computed(*options, given)
+        results = results if cell == "decoder" else (results,)
+        sent = [draw(*result.shape) for result in results]
+        found.append([*results, *torch.autograd.grad(results, leaves, sent)])
+    close(found[1], found[0])
+
+
+def test_operators_are_recorded_when_shapes_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[tuple[int, ...]]()
+
+    class Recorded:
+        """In place of a CUDA graph: calls the function."""
+
+        def __init__(self, function: Any, tensors: Any) -> None:
+            self.function = function
+            made.append(tuple(tensors[0].shape))
+
+        def __call__(self, tensors: Any) -> Any:
+            return self.function(tensors)
+
+    monkeypatch.setattr(graphs, "Graph", Recorded)
+    monkeypatch.setattr(graphs, "_stream", lambda _: "stream")
+    monkeypatch.setattr(graphs, "_graphs", {})
+    monkeypatch.setattr(graphs, "KEPT", 4)
+
+    def outcome(time: int) -> list[Tensor]:
+        inputs = inputs_of("lstm", time=time)
+        leaves = leaves_of(inputs)
+        (states,) = run("lstm", "rms", inputs)
+        return [states, *torch.autograd.grad(states.square().sum(), leaves)]
+
+    first = outcome(2)
+    assert not made
+    for _ in range(2):
+        for again, once in zip(outcome(2), first, strict=True):
+            assert torch.equal(again, once)
+    assert len(made) == 2  # the forward and the backward pass
+    for time in (3, 2, 4, 3):  # those of 3 make room for 4, and are not recorded when they come again
+        outcome(time)
+    assert len(made) == 2

@@ -162,6 +162,7 @@ TensorList lstm_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form
   return {h.all, c.all, products, gates, statistics};
 }
 
+// `gradients` are those of the states, (B, T, H), and of the last cell, (B, H).
 TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
                          at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
@@ -174,7 +175,7 @@ TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::Ten
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
   const Tensor cell_partials = zero_partials(h.initial(), cell_affine.sizes());
   const Factor w(weight);
-  Tensor dh = at::zeros_like(h.initial()), dc = at::zeros_like(dh);
+  Tensor dh = at::zeros_like(h.initial()), dc = gradients[1].clone(at::MemoryFormat::Contiguous);
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
     backward_step.call(dout.select(1, t), dh, dc, x.select(1, t), products[t], c.before(t), c.after(t), gates[t],
