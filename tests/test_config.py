@@ -228,6 +228,11 @@ def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, 
         config.job([word], str(tmp_path))
 
 
+def test_the_last_of_several_choices_of_a_group_counts() -> None:
+    job = config.job(["task=cifar10", "norm=ln", "scale=small", "norm=rms", "task=language_model", "scale=demo"])
+    assert (job.config.task, job.config.scale, job.series) == ("language_model", "demo", "rms")
+
+
 @pytest.mark.parametrize(
     "name", ["norm/rms", "recipe/cifar10/demo", "task_norm/attentive_reader_bn/paper", "campaign/quality_cifar10"]
 )

@@ -40,6 +40,8 @@ def analyse(runs: Sequence[Path]) -> list[Table]:
 
     kept = [read(run) for run in runs]
     labels, tables = ["/".join(run.absolute().parts[-4:]) for run in runs], []
+    if len({*labels}) < len(labels):  # runs of several folders of results
+        labels = list(map(str, runs))
     for split, (references, _) in kept[0].tests.items():
         found = [each.tests[split][1] for each in kept if split in each.tests and each.tests[split][0] == references]
         if len(found) < len(kept):

@@ -26,7 +26,7 @@ CAPTION = (
 
 
 def read(run: Path) -> pd.DataFrame:
-    """Return a run's file of :mod:`rmsexp.train.monitor`, with the columns ``series`` and ``place``.
+    """Return a run's file of :mod:`rmsexp.train.monitor`, with the columns ``series``, ``run`` and ``place``.
 
     ``place``: the number of the layer in the order of the calls, from 1. Raises: ValueError if there is no such file.
     """
@@ -35,7 +35,12 @@ def read(run: Path) -> pd.DataFrame:
         table["place"] = table.groupby("step").cumcount() + 1
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{run}: no {FILE} that can be read ({error}); train it with monitor=true") from None
-    return table.assign(series=run.absolute().parent.name)
+    return table.assign(series=run.absolute().parent.name, run=str(run))
+
+
+def _last(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each run's last observation."""
+    return table[table["step"] == table.groupby("run")["step"].transform("max")]
 
 
 def chart(title: str, table: pd.DataFrame) -> Chart:
@@ -44,9 +49,9 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
     panels = []
     for quantity in (name for name in QUANTITIES if table[name].notna().any()):
         by_place, by_step = [], []
-        for name, own in table.groupby("series", sort=False)[["step", "place", quantity]]:
+        for name, own in table.groupby("series", sort=False)[["run", "step", "place", quantity]]:
             series = str(name)
-            last = own[own["step"] == own["step"].max()].groupby("place")[quantity].mean().dropna()
+            last = _last(own).groupby("place")[quantity].mean().dropna()
             by_place.append(Mark("line", looks[series], [*last.index], [*last], series=series))
             steps = own.groupby(["step", "place"])[quantity].mean().groupby("step")
             over = steps.agg(["median", "min", "max"])
@@ -65,18 +70,17 @@ def analyse(runs: Sequence[Path], out: Path) -> list[Table]:
     The tables have means over layers and seeds at the last step of each series. Raises: ValueError and OSError if a run
     cannot be read, or a figure cannot be written.
     """
-    settings, tables = dict[Path, list[pd.DataFrame]](), []
+    settings, tables = dict[tuple[str, str], list[pd.DataFrame]](), []
     for run in runs:
-        settings.setdefault(run.absolute().parents[1], []).append(read(run))
-    for setting, read_tables in settings.items():
-        table, task = pd.concat(read_tables), setting.parent.name
-        path = out / f"{task}-{setting.name}"
+        *_, task, setting, _, _ = run.absolute().parts
+        settings.setdefault((task, setting), []).append(read(run))
+    for (task, setting), read_tables in settings.items():
+        table, path = pd.concat(read_tables), out / f"{task}-{setting}"
         out.mkdir(parents=True, exist_ok=True)
-        title = f"{names.task_label(task)}, {names.setting_label(setting.name)}: what the norms see"
+        title = f"{names.task_label(task)}, {names.setting_label(setting)}: what the norms see"
         canvas.write(canvas.draw(chart(title, table)), path, ["png"])
         print(f"written {path}.png")
-        last = table[table["step"] == table.groupby("series")["step"].transform("max")]
-        means = last.groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
+        means = _last(table).groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
         text = means.map(lambda value: f"{value:.3g}" if isinstance(value, float) else value).replace("nan", "")
         tables.append(Table(path.name, f"{title}, mean over layers at the last observation", means, text))
     return tables

@@ -253,9 +253,12 @@ def _baseline(campaign: Campaign, own: Campaign) -> Iterator[str]:
     """Yield a line if RMSNorm's mean scores in the two campaigns differ by more than seeds and rates explain.
 
     With probability ``LEVEL`` they differ by at most sqrt(t² s² (1 / n + 1 / m) + z² (R² + R_own²) / 4), where s is the
-    standard deviation over our m seeds, n the number of theirs, and R the uncertainty of a rate (0 if not known).
+    standard deviation over our m seeds, n the number of theirs, and R the uncertainty of a rate (0 if not known). Runs
+    that diverged are left out.
     """
-    theirs, scores = ([*each.scores[BASELINE].values()] for each in (campaign, own))
+    theirs, scores = ([x for x in each.scores[BASELINE].values() if not math.isnan(x)] for each in (campaign, own))
+    if not theirs or len(scores) < 2:  # of runs that all diverged
+        return
     chance = (1 + LEVEL) / 2
     seeds = float(special.stdtrit(len(scores) - 1, chance) * np.std(scores, ddof=1))
     rates = np.nan_to_num([each.uncertainty.get(BASELINE, 0.0) for each in (own, campaign)])

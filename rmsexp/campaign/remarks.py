@@ -108,10 +108,11 @@ def strength(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
     """Return what stands beside a verdict of a decided campaign.
 
     ``gain_over_none``: by how much b is better than ``NONE``; NaN if not known, or not shown by a two-sided 95 %
-    interval. ``exceeds_margin``: for a supported claim of superiority, whether the interval lies above the margin, too
-    (the smallest margin of the campaign). ``blind``: whether the model without normalisation equals b within the same
-    margin, too. ``improving``: the norms whose runs still gain more than half of the margin in the last fifth of their
-    steps, with the mean gain in margins. ``untuned``: options of the norms that matter and were not tuned.
+    interval. ``exceeds_margin``: for a supported claim of superiority, whether the interval lies above the smallest
+    margin of the campaign, too; None without a margin. ``blind``: whether the model without normalisation equals b
+    within the same margin, too. ``improving``: the norms whose runs still gain more than half of the margin in the last
+    fifth of their steps, with the mean gain in margins. ``untuned``: options of the norms that matter and were not
+    tuned.
     """
     claim, norms = verdict.claim, (verdict.claim.a, verdict.claim.b)
     margins = [other.margin for other in campaign.claims if other.margin is not None]
@@ -119,24 +120,28 @@ def strength(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
     improving = []
     for norm in norms if campaign.measure == measures.SCORE else ():
         gains = [result.gain for _, result in campaign.of_stage("final", norm) if result.status == "finished"]
+        gains = [gain for gain in gains if not math.isnan(gain)]
         if gains and (gain := statistics.fmean(gains)) > margin / 2:
             improving.append(f"{names.label(norm)} {gain / margin:.1f}")
     gained, blind = math.nan, False
     seeds = sorted({*campaign.scores.get(NONE, {})} & {*campaign.scores.get(claim.b, {})})
     if claim.b != NONE and seeds:
         unnormalised = Claim("no norm", SUPERIORITY, NONE, claim.b)
-        (none,) = claims.decide([unnormalised], campaign.scores, campaign.better, seeds, campaign.uncertainty)
+        (none,) = claims.decide(
+            [unnormalised], campaign.scores, campaign.better, seeds, campaign.uncertainty, campaign.open_ranges
+        )
         gained = -none.difference if none.against_zero == "worse" else math.nan
         blind = claim.margin is not None and claim.a != NONE and -margin < none.low and none.high < margin
-    options = {norm: norm.partition("+") for norm in norms}
+    parts = {norm: norm.partition("+") for norm in norms}
+    beyond = claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin
     untuned = [
         f"{UNTUNED[name]} of {norm}"
-        for norm, (name, _, own) in options.items()
+        for norm, (name, _, own) in parts.items()
         if name in UNTUNED and f"{UNTUNED[name]}=" not in own
     ]
     return {
         "gain_over_none": gained,
-        "exceeds_margin": claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
+        "exceeds_margin": None if math.isnan(margin) else beyond,
         "blind": blind,
         "improving": ", ".join(improving),
         "untuned": ", ".join(untuned),

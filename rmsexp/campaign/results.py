@@ -335,22 +335,30 @@ class Campaign(CampaignFile):
         """The campaign's claims, and ``PAPERS_CLAIM`` if it has the norms, a margin and scores, but not this claim."""
         text, a, b = PAPERS_CLAIM
         margins = [claim.margin for claim in self.claims if claim.margin is not None]
-        made = any((claim.a, claim.b) == (a, b) for claim in self.claims)
-        if made or not margins or not {a, b} <= {*self.norms} or self.measure != measures.SCORE:
+        pairs = {(each.a, each.b) for each in self.claims}
+        pairs |= {(each.b, each.a) for each in self.claims if each.test == claims.EQUIVALENCE}
+        untrained = next((each.untrained for each in self.claims if each.untrained is not None), None)
+        if (a, b) in pairs or not margins or not {a, b} <= {*self.norms} or self.measure != measures.SCORE:
             return [*self.claims]
         numbers = [len({job.seed for job in self.jobs if (job.stage, job.norm) == ("final", norm)}) for norm in (a, b)]
         least = max(min(numbers), claims.MIN_PAIRS)
-        return [*self.claims, claims.Claim(text, claims.EQUIVALENCE, a, b, min(margins), seeds=least)]
+        return [
+            *self.claims,
+            claims.Claim(text, claims.EQUIVALENCE, a, b, min(margins), seeds=least, untrained=untrained),
+        ]
 
     @cached_property
     def verdicts(self) -> list[claims.Verdict]:
         """The verdicts on :attr:`every_claim`; none while they are undecided, as claims are tested once."""
         if self.undecided:
             return []
-        open_ranges = {norm for norm, found in self.ranges.items() if found is not None and found.at_least}
-        return claims.decide(
-            self.every_claim, self.scores, self.better, self.final_seeds, self.uncertainty, open_ranges
-        )
+        options = self.better, self.final_seeds, self.uncertainty, self.open_ranges
+        return claims.decide(self.every_claim, self.scores, *options)
+
+    @property
+    def open_ranges(self) -> set[str]:
+        """The norms whose stable range reaches an end of the grid."""
+        return {norm for norm, found in self.ranges.items() if found is not None and found.at_least}
 
     @cached_property
     def remarks(self) -> list[str]:
@@ -387,11 +395,12 @@ def load_all(*roots: Path, problems: list[str]) -> list[Campaign]:
             reason = str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}"
             problems.append(f"campaign left out: {reason}")
     count = Counter(campaign.name for campaign in loaded)
-    found = [
-        replace(campaign, name=f"{campaign.name} ({campaign.root})") if count[campaign.name] > 1 else campaign
-        for campaign in loaded
-    ]
-    return sorted(found, key=lambda campaign: bool(campaign.undecided))
+    for at, campaign in enumerate(loaded):
+        if count[campaign.name] > 1:
+            loaded[at] = replace(campaign, name=f"{campaign.name} ({campaign.root})")
+        if count[older := campaign.supersedes or ""] > 1:
+            loaded[at] = replace(loaded[at], supersedes=f"{older} ({campaign.root})")
+    return sorted(loaded, key=lambda campaign: bool(campaign.undecided))
 
 
 def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:

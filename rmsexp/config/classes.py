@@ -1,7 +1,10 @@
 """The classes of norms and tasks, which configs name by their path (``_target_``). Torch is imported when needed."""
 
+import ast
 import importlib
+import importlib.util
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -15,9 +18,10 @@ from yaml import YAMLError
 from rmsexp.system.command_line import ConfigError
 from rmsexp.system.readers import checked_yaml
 
-# Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
-# also if the file is edited afterwards.
+# Of each module that :func:`imported` has imported, and of those in :func:`with_own_imports`, the content of its file
+# then: the code that runs in this process, also if the file is edited afterwards.
 sources: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 Find = Callable[[str], Any]  # returns what a path such as package.module.Class names; raises ConfigError
 
 
@@ -31,12 +35,40 @@ def imported(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         found = importlib.import_module(module)
-        if found not in sources and (source := Path(getattr(found, "__file__", None) or "")).is_file():
-            sources[found] = source.read_bytes()
+        for each in with_own_imports(module) if found not in sources else ():
+            sources.setdefault(sys.modules[each], file_of(each).read_bytes())
         return getattr(found, name)
     except Exception as error:  # the module of a norm or task is any program
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ConfigError(f"{path} cannot be imported ({kind}{error})") from None
+
+
+def file_of(module: str) -> Path:
+    """Return the file of an imported module; a path that does not exist if it has none."""
+    return Path(getattr(sys.modules.get(module), "__file__", None) or "no file")
+
+
+def with_own_imports(name: str) -> set[str]:
+    """Return the name of a module and of those that it imports, also through others, if they are imported and have a
+    file. Modules of Python, of installed packages and of this package are left out, except the first.
+    """
+    found, left = set[str](), [name]
+    while left:
+        each = left.pop()
+        path, module = file_of(each), sys.modules.get(each)
+        foreign = each.partition(".")[0] == "rmsexp" or any(path.is_relative_to(folder) for folder in INSTALLED)
+        if module is None or each in found or not path.is_file() or (foreign and each != name):
+            continue
+        found.add(each)
+        package = each if hasattr(module, "__path__") else each.rpartition(".")[0]
+        left.append(each.rpartition(".")[0])
+        for node in ast.walk(ast.parse(sources.get(module) or path.read_bytes())) if path.suffix == ".py" else ():
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                left += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def loaded(path: str) -> Any:

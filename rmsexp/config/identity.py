@@ -174,8 +174,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
         if is_for_sweeps(word):
             raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
     composed = _composed(overrides, config_dir)
-    if config_dir is not None:
-        make_importable(config_dir)
+    make_importable("." if config_dir is None else config_dir)
     if own_norm is not None:
         composed["norm"] = own_norm.as_config()
     config, norm, resolved = checked(composed, find)
@@ -209,7 +208,7 @@ def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_
 
     The run's folder has the name in the file, so the run would be recorded as another task, scale or norm.
     """
-    for override in parse(overrides):
+    for override in {each.key_or_group: each for each in parse(overrides)}.values():  # the last one of each counts
         group, choice = override.key_or_group, str(override.value())
         if group in names and names[group] != Path(choice).name:
             key = "norm.name" if group == "norm" else group

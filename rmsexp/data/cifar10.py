@@ -12,6 +12,7 @@ Deviation: CIFAR-10, precision of whitening
 """
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,15 @@ def load(root: Path) -> Images:
 
 
 def digest_of_folder(folder: Path) -> str:
-    """Return a SHA-256, in hexadecimal, of the paths and contents of all files below ``<folder>/<split>/<class>``."""
-    paths = sorted(path for path in folder.glob("*/*/**/*") if path.is_file())
+    """Return a SHA-256, in hexadecimal, of the paths and contents of the images below ``<folder>/<split>/<class>``.
+
+    Links to folders are followed, as :func:`from_folder` does.
+    """
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    walked = ((Path(at), name) for at, _, names in os.walk(folder, followlinks=True) for name in names)
+    in_classes = (at / name for at, name in walked if len(at.relative_to(folder).parts) > 1)
+    paths = sorted(path for path in in_classes if path.suffix.lower() in IMG_EXTENSIONS and path.is_file())
     digests = [(str(path.relative_to(folder)), sha256_of(path)) for path in paths]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
 

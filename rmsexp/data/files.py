@@ -38,12 +38,14 @@ def read_lines(path: Path) -> Iterator[str]:
 
     Only "\\n" and "\\r\\n" end a line, because text may contain other line separators of Unicode.
 
-    Raises: DataError if the file cannot be read, is damaged or is not UTF-8.
+    Raises: DataError if the file cannot be read, is damaged or is no text in UTF-8.
     """
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                if b"\0" in line:
+                    raise DataError(f"{path}, line {number}: a NUL, so this is no UTF-8 text.\nConvert it to UTF-8.")
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(

@@ -85,11 +85,15 @@ def _unreadable(path: Path | str, error: Exception) -> DataError:
 
 
 def rgb(path: Path | str) -> Image:
-    """Return an image in RGB of 8 bits, turned as its EXIF orientation says. Raises: DataError if it is damaged."""
+    """Return an image in RGB of 8 bits, turned as its EXIF orientation says. Raises: DataError if it is damaged, or if
+    its channels have more than 8 bits.
+    """
     from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":  # convert() would cut its values off at 255
+                raise ValueError("it has more than 8 bits per channel")
             return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # a damaged image may raise any exception
         raise _unreadable(path, error) from None

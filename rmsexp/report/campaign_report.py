@@ -107,7 +107,8 @@ def write(
 
 def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Timed]) -> dict[str, Chart]:
     """Return the charts that have panels, by the name of their file."""
-    series = {norm: panels.shown(campaign, norm) for campaign in campaigns for norm in campaign.every_arm}
+    norms = [(campaign, norm) for campaign in campaigns for norm in (*campaign.norms, *campaign.every_arm)]
+    series = {norm: panels.shown(campaign, norm) for campaign, norm in norms}
     looks = style.looks(names.in_order(series.values()))
     looks = {norm: looks[name] for norm, name in series.items()} | looks
     ranges = RANGES * any(campaign.ranges for campaign in campaigns)

@@ -200,8 +200,9 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
         )
 
     trains, p = True, 1.0
-    if claim.untrained is not None and pairs.finished:  # whether a norm is better than that, by more than the margin
-        best = float(np.max(np.mean(pairs.scores[: len(pairs.finished)], axis=0)))
+    means = [float(np.mean(own[np.isfinite(own)])) for own in pairs.scores.T if np.isfinite(own).any()]
+    if claim.untrained is not None and means:  # whether a norm is better than that, by more than the margin
+        best = max(means)
         trains = best - sign(mode) * claim.untrained > (claim.margin or 0.0)
     if trains and not (pairs.missing or b_open or (a_open and claim.test == EQUIVALENCE)):
         if by_ranks:
@@ -212,8 +213,9 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
     both = interval(ALPHA / 2)
     lower, upper = claim.bounds
     supported, refuted = low > lower and (high < upper or upper == math.inf), high < lower or low > upper
+    p_reversed = significance.p_of_ranks(pairs.scores[:, ::-1]) if by_ranks else math.nan
     if by_ranks:
-        supported, refuted = p < alpha, significance.p_of_ranks(pairs.scores[:, ::-1]) < alpha
+        supported, refuted = p < alpha, p_reversed < alpha
     outcome = INCONCLUSIVE if not trains else SUPPORTED if supported else REFUTED if refuted else INCONCLUSIVE
     if pairs.missing:
         reason = f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
@@ -221,7 +223,8 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
         learnt = f"a model that has learnt nothing ({claim.untrained:g})"
         reason = f"neither norm is better than {learnt} by more than the margin"
     elif by_ranks:
-        reason = f"exact sign-flip test of ranks with diverged runs last, p {p:.3g} at level {alpha:.3g}, no interval"
+        decisive = f"p {p:.3g}" if outcome != REFUTED else f"p of the reverse {p_reversed:.3g}"
+        reason = f"exact sign-flip test of ranks with diverged runs last, {decisive} at level {alpha:.3g}, no interval"
     elif few:
         reason = f"{len(pairs.finished)} finished pairs; an interval needs {MIN_PAIRS}"
     else:

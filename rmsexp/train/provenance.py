@@ -75,7 +75,7 @@ def code() -> str:
 
 
 def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, bytes]:
-    """Return the sources of the user's own modules whose classes a config names, by the names of the modules.
+    """Return the sources of the user's own modules whose classes a config names, and of those that they import.
 
     A class is named under ``_target_`` or, for :class:`rmsexp.norms.ModuleNorm`, as the option ``module`` of a norm,
     also of one inside by_role. Modules of ``LIBRARIES``, whose versions a session has, are left out. The sources are
@@ -83,13 +83,12 @@ def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, 
     """
     words = "\n".join(f"{key}={value}" for key, value in flatten(resolved).items())
     paths = re.findall(r"^(?:.*_target_|norm\.(?:.*\+)?module)=([\w.]+)", words, re.MULTILINE)
-    names = {path.rpartition(".")[0] for path in paths}  # of "my_norm.MyNorm", "my_norm"
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    named = {path.rpartition(".")[0] for path in paths}  # of "my_norm.MyNorm", "my_norm"
+    own = (name for name in named if name.partition(".")[0] not in LIBRARIES)
     sources = {}
-    for name, path in ((name, Path(file)) for name, file in files.items() if file):
-        if name.partition(".")[0] not in LIBRARIES:
-            source = None if edited else classes.sources.get(sys.modules[name])
-            sources[name] = path.read_bytes() if source is None else source
+    for name in {each for module in own for each in classes.with_own_imports(module)}:
+        source = None if edited else classes.sources.get(sys.modules[name])
+        sources[name] = classes.file_of(name).read_bytes() if source is None else source
     return sources
 
 

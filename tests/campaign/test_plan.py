@@ -15,6 +15,8 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.commands import summary
+from rmsexp.compare import load
+from rmsexp.report import campaign_report
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import seeds
 from rmsexp.work import cost
@@ -284,6 +286,7 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, mon
     again = campaign_results.load(campaign.path)
     assert again == campaign
     assert not again.remarks
+    assert campaign_report._charts([campaign], load(asked.results), {}).keys() >= {"differences", "ladder"}
 
 
 def recall_by_rate(job: Job) -> float:

@@ -117,6 +117,11 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
     assert "\n" not in str(caught.value)
 
 
+def test_a_norm_under_two_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"norms: ln and ln\+impl=eager have the same runs"):
+        ask(tmp_path, "norms=[ln,ln+impl=eager]", claims=[EQUAL | {"a": "ln+impl=eager"}])
+
+
 def test_rates_that_the_rules_may_ask_for_later_are_composed_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tune\.over\.data\.fold: the rules may ask for 38\.05, and data\.fold"):
         ask(tmp_path, rules=2, tune={"over": {"data.fold": [32, 64]}})

@@ -176,6 +176,12 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     )
     again = cifar10.from_folder(folder, tmp_path)
     np.testing.assert_array_equal(again.train_x, images.train_x)
+    (folder / "train/a/.DS_Store").write_text("no image")
+    assert cifar10.digest_of_folder(folder) == images.digest
+    (folder / "train/a/more").symlink_to(folder / "train/b")
+    assert cifar10.digest_of_folder(folder) != images.digest
+    assert len(cifar10.from_folder(folder, tmp_path).train_x) == 9
+    (folder / "train/a/more").unlink()
     (folder / "test/a/0.png").rename(folder / "test/b/0.png")
     (folder / "test/a").rmdir()
     assert cifar10.digest_of_folder(folder) != images.digest

@@ -39,11 +39,12 @@ def test_only_line_feeds_end_lines(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 @pytest.mark.parametrize(
-    ("content", "line"), [(b"\xff", 1), (b"one\nca\xc3\xa9 \xe9t\n", 2), (b"\n\n\xc3", 3), (b"a\n\xed\xa0\x80\nb", 2)]
+    ("content", "line"),
+    [(b"\xff", 1), (b"one\nca\xc3\xa9 \xe9t\n", 2), (b"\n\n\xc3", 3), (b"a\n\xed\xa0\x80\nb", 2), (b"a\n\0b\0", 2)],
 )
 def test_lines_that_are_not_utf8_are_named(content: bytes, line: int, name: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, content)
-    with pytest.raises(DataError, match=f"^{path}, line {line}: not UTF-8"):
+    with pytest.raises(DataError, match=f"^{path}, line {line}: .*UTF-8"):
         list(read_lines(path))
 
 

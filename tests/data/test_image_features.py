@@ -153,6 +153,13 @@ def test_a_missing_or_damaged_image_is_named(content: bytes | str | None, images
     assert not list(tmp_path.rglob("features.npy"))
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_images_of_more_than_8_bits_are_refused(dtype: type, tmp_path: Path) -> None:
+    Image.fromarray(np.linspace(0, 65535, 12).reshape(3, 4).astype(dtype)).save(tmp_path / "a.tif")
+    with pytest.raises(DataError, match="more than 8 bits"):
+        image_features.rgb(tmp_path / "a.tif")
+
+
 def test_the_orientation_of_images_is_applied(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 64, dtype=np.uint8)[None].repeat(48, 0)
     grey = Image.fromarray(ramp)

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 from helpers.records import write_timing
@@ -12,6 +13,7 @@ from rmsexp import compare
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
 from rmsexp.records.frames import timing_records
+from rmsexp.report.page import answer
 from rmsexp.report.plots import style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.verdicts import Timed
@@ -179,3 +181,38 @@ def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) 
     matrix = verdicts.matrix(written(tmp_path, worse, three()[2])).set_index("claim")
     expected = "refuted: 0 of 1 verdicts supported, 1 refuted, 1 of 2 campaigns not finished"
     assert matrix.loc[EQUAL["claim"], "every task"] == expected
+
+
+def test_what_stands_beside_an_outcome(tmp_path: Path) -> None:
+    """A campaign without a margin says nothing about one; a refuted equality has seen a difference."""
+    (state,) = written(tmp_path / "a", Campaign(claims=[BETTER]))
+    assert verdicts.qualified(verdicts.table([state]).iloc[0].to_dict()) == "supported"
+    (state,) = written(tmp_path / "b", Campaign(level={"none": 16.0, "ln": 16.0, "rms": 30.0}, claims=[EQUAL]))
+    row = verdicts.table([state]).iloc[0].to_dict()
+    assert (row["blind"], verdicts.qualified(row)) == (True, "refuted")
+    claims = [EQUAL | {"untrained": 15.0, "b": "none"}]
+    (state,) = written(
+        tmp_path / "c",
+        Campaign(level=Campaign().level | {"prms": 16.0}, best=Campaign().best | {"prms": 0.004}, claims=claims),
+    )
+    assert [verdict.outcome for verdict in state.verdicts[1:]] == ["inconclusive"]
+
+
+def test_a_task_on_which_one_campaign_refutes_equality_is_not_equal(tmp_path: Path) -> None:
+    level = Campaign().level | {"rms": 17.0}
+    strict = Campaign(name="strict", level=level, claims=[EQUAL | {"margin": 0.5}])
+    found = verdicts.table(written(tmp_path, Campaign(level=level), strict))
+    assert list(found[found["claim"] == EQUAL["claim"]]["outcome"]) == ["supported", "refuted"]
+    savings = {"eager": pd.DataFrame({"too_wide": [], "series": []}).astype({"too_wide": bool})}
+    assert (
+        answer._sentence("rms", found, savings) == "RMSNorm against LayerNorm: equal within the margin on 0 of 1 tasks."
+    )
+
+
+def test_superseded_verdicts_are_left_out_also_of_several_results(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        for campaign in (Campaign(), Campaign(name="again", changes={"supersedes": "quality_cifar10"})):
+            campaign.write(tmp_path / root)
+    campaigns = campaign_results.load_all(tmp_path / "a", tmp_path / "b", problems=[])
+    left = verdicts.newest(verdicts.table(campaigns), campaigns)
+    assert set(left["campaign"]) == {f"again ({tmp_path / root})" for root in ("a", "b")}

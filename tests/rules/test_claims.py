@@ -106,6 +106,17 @@ def test_norms_that_have_both_learnt_nothing_decide_nothing(untrained: float, tr
     )
 
 
+def test_whether_a_norm_has_learnt_is_seen_from_all_its_runs() -> None:
+    """Also from runs whose partner diverged."""
+    lost = [math.nan] * 6
+    nothing, chance = verdict(claim("superiority", untrained=6.0), [6.1] * 6, lost, "min"), [3.0] * 5 + [6.2]
+    assert (nothing.outcome, "learnt nothing" in nothing.reason) == ("inconclusive", True)
+    found = verdict(claim("superiority", untrained=6.0), chance, [*lost[:5], 6.2], "min")
+    assert (found.outcome, found.p) == ("supported", 1 / 32)
+    worse = verdict(claim("superiority"), lost, [1.0] * 6)
+    assert (worse.outcome, "p of the reverse 0.0156" in worse.reason) == ("refuted", True)
+
+
 def test_a_verdict_says_whether_a_is_better_or_worse_than_b() -> None:
     assert [verdict(claim("equivalence"), *runs(by)).against_zero for by in (-0.5, 0, 0.5)] == ["worse", "", "better"]
 

@@ -177,6 +177,19 @@ def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
     assert digest(edited=True) != before
     monkeypatch.delitem(sys.modules, path.stem)  # as in a new process
     assert digest() == digest(edited=True) != before
+    (tmp_path / "own_parts").mkdir()
+    (tmp_path / "own_parts/__init__.py").write_text("from .scale import SCALE")
+    (tmp_path / "own_parts/scale.py").write_text("SCALE = 1")
+    path.write_text("import math\nimport torch\nfrom own_parts import SCALE\nclass Own: pass")
+    monkeypatch.delitem(sys.modules, path.stem)
+    before = digest()
+    names = provenance.own_sources({"norm": own}).keys()
+    assert names == {"own_norm", "own_parts", "own_parts.scale"}
+    (tmp_path / "own_parts/scale.py").write_text("SCALE = 2")
+    assert digest() == before != digest(edited=True)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name)
+    assert digest() == digest(edited=True) != before
     for without in ({"norm": built_in}, {"_target_": None}, {"norm": {"module": "torch.nn.GroupNorm"}}):
         assert provenance.own_modules(without) == ""
 

@@ -140,12 +140,16 @@ def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
 def _sentence(norm: str, over: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> str:
     """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known.
 
+    A task on which one campaign refutes it does not count, whatever others say.
     Tasks on which a model without norm would equal LayerNorm, too, are counted apart.
     """
     equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
-    of_outcome = equal[equal["outcome"] == claims.SUPPORTED].groupby(equal["blind"].astype(bool))["task"].nunique()
-    blind = f" (not counted: {of_outcome[True]} on which a model without norm is, too)" if True in of_outcome else ""
-    equality = f"equal within the margin on {of_outcome.get(False, 0)} of {equal['task'].nunique()} tasks{blind}"
+    refuted = {*equal["task"][equal["outcome"] == claims.REFUTED]}
+    held = equal[(equal["outcome"] == claims.SUPPORTED) & ~equal["task"].isin(refuted)]
+    seen = held["task"][~held["blind"].astype(bool)].nunique()
+    unseen = held["task"].nunique() - seen
+    blind = f" (not counted: {unseen} on which a model without norm is, too)" * bool(unseen)
+    equality = f"equal within the margin on {seen} of {equal['task'].nunique()} tasks{blind}"
     parts = [equality] * (not equal.empty)
     ranges = {impl: _range(_of_norm(rows, norm)) for impl, rows in savings.items()}
     parts += [

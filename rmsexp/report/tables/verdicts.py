@@ -99,8 +99,8 @@ def qualified(row: Mapping[Any, Any]) -> str:
     marks = "*" * bool(row["remarks"]) + "†" * bool(note_on_rates(row))
     limits = {
         f"but {row['against_zero']}": supported and not superiority and row["against_zero"],
-        "not by the margin": supported and superiority and not row["exceeds_margin"],
-        "cannot see a difference": row["blind"],
+        "not by the margin": supported and superiority and row["exceeds_margin"] is False,
+        "cannot see a difference": row["blind"] and row["outcome"] != claims.REFUTED,
         "still improving": row["improving"],
         f"{row['untuned']} not tuned": row["untuned"],
         "not registered": not row["registered"],
@@ -173,7 +173,7 @@ def _explained(row: Mapping[Any, Any]) -> list[str]:
     if row["outcome"] == UNDECIDED:
         return []
     lines = [note_on_rates(row)]
-    if row["blind"]:
+    if row["blind"] and row["outcome"] != claims.REFUTED:
         others = names.label(remarks.NONE), names.label(row["b"])
         lines.append("that {} equals {} would be supported with this margin, too".format(*others))
     if row["improving"]:
