@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rmsexp.system.command_line import brief, inform
+
 Tensors = Sequence[Tensor | None]
+Function = Callable[[Tensors], list[Tensor]]
 KEPT = 32  # graphs; each has copies of its arguments and results
-_graphs: dict[tuple[Any, ...], "Graph | None"] = {}  # None: called once with such tensors
+_graphs: dict[tuple[Any, ...], Function | None] = {}  # None: called once with such tensors
 _lock = threading.Lock()  # of the graphs' own tensors
 
 
@@ -24,7 +27,7 @@ class Graph:
     The function has no other effects, and never waits for the GPU.
     """
 
-    def __init__(self, function: Callable[[Tensors], list[Tensor]], tensors: Tensors) -> None:
+    def __init__(self, function: Function, tensors: Tensors) -> None:
         self.tensors = [None if tensor is None else tensor.clone() for tensor in tensors]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may call CUDA meanwhile
@@ -48,21 +51,29 @@ def call(name: str, lists: Sequence[Tensors], *options: Any) -> list[Tensor]:
     if (stream := _stream(first)) is None:
         return list(operator(*lists, *options))
 
+    lengths = tuple(map(len, lists))
+
     def function(tensors: Tensors) -> list[Tensor]:
         left = iter(tensors)
-        return list(operator(*([next(left) for _ in each] for each in lists), *options))
+        return list(operator(*([next(left) for _ in range(length)] for length in lengths), *options))
 
     described = (None if tensor is None else (tensor.shape, tensor.dtype) for tensor in flat)
-    key = (name, str(options), stream, tuple(map(len, lists)), *described)
+    key = (name, str(options), stream, lengths, *described)
     with _lock, torch.cuda.device_of(first):
         if key not in _graphs:
             if len(_graphs) >= KEPT:
                 _graphs.pop(next(iter(_graphs)))
             _graphs[key] = None
             return function(flat)  # which also compiles the kernels
-        graph = _graphs.pop(key) or Graph(function, flat)
-        _graphs[key] = graph  # the last one is that which was used last
-        return graph(flat)
+        recorded = _graphs.pop(key)
+        if recorded is None:
+            try:
+                recorded = Graph(function, flat)
+            except RuntimeError as error:  # such as too little memory
+                inform(brief(f"notice: {name} is slower than it could be, since it cannot be recorded ({error})"))
+                recorded = function
+        _graphs[key] = recorded  # the last one is that which was used last
+        return recorded(flat)
 
 
 def _stream(tensor: Tensor) -> object:
