@@ -67,13 +67,13 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
 def analyse(runs: Sequence[Path], out: Path) -> list[Table]:
     """Write a figure for each setting of the runs, ``<out>/<task>-<setting>.png``, and return a table for each.
 
-    The tables have means over layers and seeds at the last step of each series. Raises: ValueError and OSError if a run
-    cannot be read, or a figure cannot be written.
+    The tables have means over layers and seeds at the last observation of each run. Raises: ValueError and OSError if a
+    run cannot be read, or a figure cannot be written.
     """
     settings, tables = dict[tuple[str, str], list[pd.DataFrame]](), []
     for run in runs:
-        *_, task, setting, _, _ = run.absolute().parts
-        settings.setdefault((task, setting), []).append(read(run))
+        table, (*_, task, setting, _, _) = read(run), run.absolute().parts
+        settings.setdefault((task, setting), []).append(table)
     for (task, setting), read_tables in settings.items():
         table, path = pd.concat(read_tables), out / f"{task}-{setting}"
         out.mkdir(parents=True, exist_ok=True)

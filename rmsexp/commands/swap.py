@@ -56,7 +56,7 @@ img {max-width: 100%} pre {overflow-x: auto}</style>
 {% for line in found.times.notes %}<p>{{ line }}</p>{% endfor %}
 <p>Parameters: {{ "{:,}".format(found.parameters[0]) }} before, {{ "{:,}".format(found.parameters[1]) }} after.</p>
 <pre>{{ found.conversion }}</pre>
-<img src="comparison/curves.svg" alt="training loss against steps and time">
+{% if drawn %}<img src="comparison/curves.svg" alt="training loss against steps and time">{% endif %}
 <p>All records: <code>{{ command }}</code></p>
 </html>
 """
@@ -313,11 +313,12 @@ def swap(
             with Recorder(name, label, seed, config=config, **recorded) as recorder:
                 runs.append(_train(own, step, recorder, seed, steps))
         losses[label] = np.array(runs)
+    drawn = None
     with suppress(NoMetricsError):  # no model had a finite loss
-        draw(results, name, "own")
+        drawn = draw(results, name, "own")
     found = Swap(norm, impl, done, sizes, times, losses, results / name / "own" / "swap.html")
-    environment, next_command = Environment(autoescape=True), command("rmsexp.report", str(results))
-    atomic.write_atomic(found.page, environment.from_string(PAGE).render(found=found, command=next_command))
+    page, next_command = Environment(autoescape=True).from_string(PAGE), command("rmsexp.report", str(results))
+    atomic.write_atomic(found.page, page.render(found=found, command=next_command, drawn=drawn))
     return found
 
 

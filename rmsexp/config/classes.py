@@ -4,8 +4,8 @@ import ast
 import importlib
 import importlib.util
 import sys
-import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +18,9 @@ from yaml import YAMLError
 from rmsexp.system.command_line import ConfigError
 from rmsexp.system.readers import checked_yaml
 
-# Of each module that :func:`imported` has imported, and of those in :func:`with_own_imports`, the content of its file
-# then: the code that runs in this process, also if the file is edited afterwards.
-sources: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
-INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+# Of each module that :func:`imported` has imported, its :func:`own_sources` then: the code that runs in this process,
+# also if files are edited afterwards.
+sources: WeakKeyDictionary[ModuleType, dict[str, bytes]] = WeakKeyDictionary()
 Find = Callable[[str], Any]  # returns what a path such as package.module.Class names; raises ConfigError
 
 
@@ -35,39 +34,44 @@ def imported(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         found = importlib.import_module(module)
-        for each in with_own_imports(module) if found not in sources else ():
-            sources.setdefault(sys.modules[each], file_of(each).read_bytes())
+        if found not in sources:
+            sources[found] = own_sources(module)
         return getattr(found, name)
     except Exception as error:  # the module of a norm or task is any program
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ConfigError(f"{path} cannot be imported ({kind}{error})") from None
 
 
-def file_of(module: str) -> Path:
-    """Return the file of an imported module; a path that does not exist if it has none."""
-    return Path(getattr(sys.modules.get(module), "__file__", None) or "no file")
+def own_sources(module: str) -> dict[str, bytes]:
+    """Return the content of an imported module's file, and of the files of those modules that it imports from its
+    folder or package, also through others, by the names of the modules. Those of this package are left out.
 
-
-def with_own_imports(name: str) -> set[str]:
-    """Return the name of a module and of those that it imports, also through others, if they are imported and have a
-    file. Modules of Python, of installed packages and of this package are left out, except the first.
+    Imports are looked for in the texts, so the result does not depend on what else is imported.
     """
-    found, left = set[str](), [name]
-    while left:
-        each = left.pop()
-        path, module = file_of(each), sys.modules.get(each)
-        foreign = each.partition(".")[0] == "rmsexp" or any(path.is_relative_to(folder) for folder in INSTALLED)
-        if module is None or each in found or not path.is_file() or (foreign and each != name):
-            continue
-        found.add(each)
-        package = each if hasattr(module, "__path__") else each.rpartition(".")[0]
-        left.append(each.rpartition(".")[0])
-        for node in ast.walk(ast.parse(sources.get(module) or path.read_bytes())) if path.suffix == ".py" else ():
-            if isinstance(node, ast.Import):
-                left += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                left += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    path = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    if not path.is_file():
+        return {}
+    root = [*path.parents][module.count(".") + (path.name == "__init__.py")]
+    found, left = {module: path.read_bytes()}, [(module, path)]
+    while left and root.name not in ("site-packages", "dist-packages"):
+        name, path = left.pop()
+        package, names = name if path.name == "__init__.py" else name.rpartition(".")[0], [name.rpartition(".")[0]]
+        with suppress(SyntaxError, ValueError):  # no text of Python
+            for node in ast.walk(ast.parse(found[name])):
+                if isinstance(node, ast.Import):
+                    names += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    with suppress(ImportError):  # beyond the top level, as in the first of two tries
+                        base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                        names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        # "a.b" also imports "a"
+        parts = [name.split(".") for name in names if name]
+        for each in {".".join(own[:end]) for own in parts for end in range(1, len(own) + 1)}:
+            place = root.joinpath(*each.split("."))
+            file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+            if file is not None and each not in found and each.partition(".")[0] != "rmsexp":
+                found[each] = file.read_bytes()
+                left.append((each, file))
     return found
 
 

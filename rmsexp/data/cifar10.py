@@ -99,13 +99,17 @@ def load(root: Path) -> Images:
 def digest_of_folder(folder: Path) -> str:
     """Return a SHA-256, in hexadecimal, of the paths and contents of the images below ``<folder>/<split>/<class>``.
 
-    Links to folders are followed, as :func:`from_folder` does.
+    Links to folders are followed, as :func:`from_folder` does. Raises: DataError if one leads back to where it is.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    walked = ((Path(at), name) for at, _, names in os.walk(folder, followlinks=True) for name in names)
-    in_classes = (at / name for at, name in walked if len(at.relative_to(folder).parts) > 1)
-    paths = sorted(path for path in in_classes if path.suffix.lower() in IMG_EXTENSIONS and path.is_file())
+    found = list[Path]()
+    for at, folders, names in os.walk(folder, followlinks=True):
+        if loops := [Path(at, name) for name in folders if Path(at).resolve().is_relative_to(Path(at, name).resolve())]:
+            raise DataError(f"{loops[0]} links to a folder that it is in.\nRemove the link.")
+        if len(Path(at).relative_to(folder).parts) > 1:
+            found += [path for path in (Path(at, name) for name in names) if path.suffix.lower() in IMG_EXTENSIONS]
+    paths = sorted(path for path in found if path.is_file())
     digests = [(str(path.relative_to(folder)), sha256_of(path)) for path in paths]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
 

@@ -57,9 +57,8 @@ class Examples:
 
     def first(self, count: int | None) -> Examples:
         """Return the first ``count`` questions, or all if there are fewer or ``count`` is None."""
-        if count is None:
-            return self
-        return Examples(self.passages.first(count), self.questions.first(count), self.answers[:count])
+        answers = self.answers[:count]
+        return Examples(self.passages.first(len(answers)), self.questions.first(len(answers)), answers)
 
 
 @dataclass(frozen=True)

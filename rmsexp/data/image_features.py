@@ -86,7 +86,7 @@ def _unreadable(path: Path | str, error: Exception) -> DataError:
 
 def rgb(path: Path | str) -> Image:
     """Return an image in RGB of 8 bits, turned as its EXIF orientation says. Raises: DataError if it is damaged, or if
-    its channels have more than 8 bits.
+    it has grey values of more than 8 bits.
     """
     from PIL import Image, ImageOps
 

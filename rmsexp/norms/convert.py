@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import chain, product
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -213,7 +213,8 @@ def _blocks(names: Sequence[str]) -> dict[str, str]:
     """Return the block of each layer by its name, such as "layers.3."; "" outside of blocks.
 
     It is the element of the innermost list that has two layers or more, without those of heads, else that of the
-    outermost list. A single layer beside inner blocks, as that between the stages of Swin, is outside of blocks.
+    outermost list. A single layer in a module beside a list of blocks, as that between stages of transformers' Swin,
+    is outside of blocks.
     """
     lists = {name: [name[: at.end()] for at in re.finditer(r"(?<![^.])(\w+_)?\d+\.", name)] for name in names}
     count = Counter(each for name in names if not _is_of_heads(name) for each in lists[name])
@@ -223,7 +224,8 @@ def _blocks(names: Sequence[str]) -> dict[str, str]:
     }
     own = Counter(block for name, block in blocks.items() if not _is_of_heads(name))
     outer = {each for block in blocks.values() for each in blocks.values() if block.startswith(each) and block != each}
-    return {name: "" if own[block] < 2 and block in outer else block for name, block in blocks.items()}
+    beside = {name for name, block in blocks.items() if own[block] < 2 and block in outer and "." in name[len(block) :]}
+    return {name: "" if name in beside else block for name, block in blocks.items()}
 
 
 def _is_of_heads(name: str) -> bool:
@@ -401,7 +403,8 @@ def _known(old: nn.Module) -> tuple[nn.Module, Any]:
     inside = old.inner if isinstance(old, Wrapped) else old
     for each in (old, inside):
         hooks = each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks
-        if {*chain(*(own.values() for own in hooks))} - {_two_axes} or hasattr(each, "parametrizations"):
+        own = [hook for kind in hooks for hook in kind.values() if hook is not _two_axes]
+        if own or hasattr(each, "parametrizations"):
             raise ValueError("it has hooks or parametrisations")
     if isinstance(inside, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
         raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")

@@ -84,11 +84,11 @@ def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, 
     words = "\n".join(f"{key}={value}" for key, value in flatten(resolved).items())
     paths = re.findall(r"^(?:.*_target_|norm\.(?:.*\+)?module)=([\w.]+)", words, re.MULTILINE)
     named = {path.rpartition(".")[0] for path in paths}  # of "my_norm.MyNorm", "my_norm"
-    own = (name for name in named if name.partition(".")[0] not in LIBRARIES)
-    sources = {}
-    for name in {each for module in own for each in classes.with_own_imports(module)}:
-        source = None if edited else classes.sources.get(sys.modules[name])
-        sources[name] = classes.file_of(name).read_bytes() if source is None else source
+    sources: dict[str, bytes] = {}
+    for name in named & sys.modules.keys():
+        if name.partition(".")[0] not in LIBRARIES:
+            stored = None if edited else classes.sources.get(sys.modules[name])
+            sources |= classes.own_sources(name) if stored is None else stored
     return sources
 
 

@@ -61,12 +61,12 @@ class Writer:
     def save(self, payload: checkpoint.Payload, step: int) -> None:
         """Save a checkpoint, then update ``run.json`` and ``status.json``. Raises: as :meth:`write_status`."""
         self.files.check_lock()
-        checkpoint.save(self.files.checkpoints, self._identified(payload))
+        checkpoint.save(self.files.checkpoints, {"identity": self._identity._asdict()} | payload)
         self._write_progress(step)
 
     def save_best(self, payload: checkpoint.Payload) -> None:
         """Save the model of the best evaluation so far."""
-        checkpoint.save_best(self.files.checkpoints, self._identified(payload))
+        checkpoint.save_best(self.files.checkpoints, {"identity": self._identity._asdict()} | payload)
 
     def end(self, status: Status, step: int) -> None:
         """Close the loggers with the status of the run, after ``step`` steps.
@@ -84,9 +84,6 @@ class Writer:
         """Call a method of each logger; one that fails is switched off."""
         for name, logger in self._loggers.items():
             self._failures.attempt(name, getattr(logger, method), value)
-
-    def _identified(self, payload: checkpoint.Payload) -> checkpoint.Payload:
-        return {"identity": self._identity._asdict()} | payload
 
     def _write_progress(self, step: int) -> None:
         self.step = self.checkpoint = step

@@ -182,6 +182,10 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert cifar10.digest_of_folder(folder) != images.digest
     assert len(cifar10.from_folder(folder, tmp_path).train_x) == 9
     (folder / "train/a/more").unlink()
+    (folder / "train/a/more").symlink_to(folder / "train")
+    with pytest.raises(DataError, match="links to a folder that it is in"):
+        cifar10.digest_of_folder(folder)
+    (folder / "train/a/more").unlink()
     (folder / "test/a/0.png").rename(folder / "test/b/0.png")
     (folder / "test/a").rmdir()
     assert cifar10.digest_of_folder(folder) != images.digest

@@ -86,12 +86,15 @@ def names(*parts: tuple[str, int]) -> nn.Module:
 def test_blocks_are_the_elements_of_the_innermost_lists() -> None:
     model = names(("stages", 2), ("blocks", 2))
     for stage in model["stages"]:
-        stage["down"] = nn.LayerNorm(4)
+        stage["down"] = nn.ModuleDict({"norm": nn.LayerNorm(4)})
     model["norm"] = nn.LayerNorm(4)
     found = {layer.name: (layer.depth, layer.role) for layer in layers(model)}
     assert found["stages.1.blocks.0.before"] == (2, "attention")
     assert found["stages.1.blocks.1.after"] == (3, "feed-forward")
-    assert found["stages.0.down"] == found["norm"] == (None, "output")
+    assert found["stages.0.down.norm"] == found["norm"] == (None, "output")
+    for stage in model["stages"]:
+        stage["own"] = stage.pop("down")["norm"]  # the only one of its block
+    assert {layer.role for layer in layers(model) if layer.name.endswith("own")} == {"attention"}
     alone = nn.ModuleDict(
         {"block": nn.ModuleList([names(("layer", 2)) for _ in range(2)]), "embed_norm": nn.LayerNorm(4)}
     )

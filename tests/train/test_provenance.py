@@ -177,21 +177,35 @@ def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
     assert digest(edited=True) != before
     monkeypatch.delitem(sys.modules, path.stem)  # as in a new process
     assert digest() == digest(edited=True) != before
-    (tmp_path / "own_parts").mkdir()
-    (tmp_path / "own_parts/__init__.py").write_text("from .scale import SCALE")
-    (tmp_path / "own_parts/scale.py").write_text("SCALE = 1")
-    path.write_text("import math\nimport torch\nfrom own_parts import SCALE\nclass Own: pass")
-    monkeypatch.delitem(sys.modules, path.stem)
-    before = digest()
-    names = provenance.own_sources({"norm": own}).keys()
-    assert names == {"own_norm", "own_parts", "own_parts.scale"}
-    (tmp_path / "own_parts/scale.py").write_text("SCALE = 2")
-    assert digest() == before != digest(edited=True)
-    for name in names:
-        monkeypatch.delitem(sys.modules, name)
-    assert digest() == digest(edited=True) != before
     for without in ({"norm": built_in}, {"_target_": None}, {"norm": {"module": "torch.nn.GroupNorm"}}):
         assert provenance.own_modules(without) == ""
+
+
+def test_modules_that_an_own_module_imports_belong_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beside it, also if they are imported later, or in the second of two tries."""
+    sources = {
+        "helped_norm": "import math\nimport torch\ntry:\n    from ..own_parts import SCALE\nexcept ImportError:\n"
+        "    from own_parts import SCALE\nclass Own:\n    def late(self):\n        import own_late",
+        "own_late": "import helped_norm",
+        "own_parts/__init__": "from .scale import SCALE",
+        "own_parts/scale": "SCALE = 1",
+        "own_other": "",
+    }
+    (tmp_path / "own_parts").mkdir()
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"norm": {"_target_": "helped_norm.Own"}}
+    own = classes.imported("helped_norm.Own")
+    found = provenance.own_sources(config)
+    assert found.keys() == {"helped_norm", "own_late", "own_parts", "own_parts.scale"}
+    own().late()
+    assert provenance.own_sources(config) == provenance.own_sources(config, edited=True) == found
+    (tmp_path / "own_parts/scale.py").write_text("SCALE = ")
+    assert provenance.own_sources(config) == found
+    assert provenance.own_sources(config, edited=True)["own_parts.scale"] == b"SCALE = "
+    for name in found:
+        monkeypatch.delitem(sys.modules, name)
 
 
 # --- the device

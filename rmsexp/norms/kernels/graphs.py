@@ -28,10 +28,12 @@ class Graph:
     """
 
     def __init__(self, function: Function, tensors: Tensors) -> None:
-        self.tensors = [None if tensor is None else tensor.clone() for tensor in tensors]
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may call CUDA meanwhile
-            self.results = function(self.tensors)
+        with torch.inference_mode(False), torch.no_grad():  # else training could not write to tensors of inference mode
+            self.tensors = [None if tensor is None else tensor.clone() for tensor in tensors]
+            self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # by default, one of the first GPU
+            # other threads may call CUDA meanwhile
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                self.results = function(self.tensors)
 
     def __call__(self, tensors: Tensors) -> list[Tensor]:
         for own, tensor in zip(self.tensors, tensors, strict=True):
@@ -58,7 +60,7 @@ def call(name: str, lists: Sequence[Tensors], *options: Any) -> list[Tensor]:
         return list(operator(*([next(left) for _ in range(length)] for length in lengths), *options))
 
     described = (None if tensor is None else (tensor.shape, tensor.dtype) for tensor in flat)
-    key = (name, str(options), stream, lengths, *described)
+    key = (name, str(options), stream, torch.get_float32_matmul_precision(), lengths, *described)
     with _lock, torch.cuda.device_of(first):
         if key not in _graphs:
             if len(_graphs) >= KEPT:
