@@ -386,7 +386,7 @@ def _floats(values: Any) -> Any:
 def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
     """Return the claims of a file, ``stored``; for an empty list, that each norm equals the first."""
     if stored and content.margin is not None:
-        raise config.ConfigError("margin= has no effect, because the file has claims, with the margins that they need")
+        raise config.ConfigError("margin= has no effect: the file states the claims and their margins")
     if stored == []:
         if content.margin is None:
             raise config.ConfigError(

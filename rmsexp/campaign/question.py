@@ -333,7 +333,7 @@ def _check(question: Question) -> None:
     folders = {question.relative_folder("final", norm, grid[0], 0): norm for norm in campaign.every_arm}
     if twice := [norm for norm in campaign.every_arm if norm not in folders.values()]:
         same = folders[question.relative_folder("final", twice[0], grid[0], 0)]
-        raise config.ConfigError(f"norms: {twice[0]} and {same} have the same runs")
+        raise config.ConfigError(f"norms: {twice[0]} and {same} have the same runs; leave one out")
     if campaign.is_tuned and campaign.rules != campaign_file.OCTAVE_RULES:
         rate, step = selection.scale(grid), selection.OCTAVE  # the rules may ask for more rates
         for value in map(rate, (-step * selection.EXTENSIONS, 1, step * (len(grid) - 1 + selection.EXTENSIONS))):

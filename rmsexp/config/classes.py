@@ -18,7 +18,7 @@ from yaml import YAMLError
 from rmsexp.system.command_line import ConfigError
 from rmsexp.system.readers import checked_yaml
 
-# Of each module that :func:`imported` has imported, its :func:`own_sources` then: the code that runs in this process,
+# Of each module that :func:`imported` has imported, its :func:`sources_of` then: the code that runs in this process,
 # also if files are edited afterwards.
 sources: WeakKeyDictionary[ModuleType, dict[str, bytes]] = WeakKeyDictionary()
 Find = Callable[[str], Any]  # returns what a path such as package.module.Class names; raises ConfigError
@@ -35,14 +35,14 @@ def imported(path: str) -> Any:
     try:
         found = importlib.import_module(module)
         if found not in sources:
-            sources[found] = own_sources(module)
+            sources[found] = sources_of(module)
         return getattr(found, name)
     except Exception as error:  # the module of a norm or task is any program
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ConfigError(f"{path} cannot be imported ({kind}{error})") from None
 
 
-def own_sources(module: str) -> dict[str, bytes]:
+def sources_of(module: str) -> dict[str, bytes]:
     """Return the content of an imported module's file, and of the files of those modules that it imports from its
     folder or package, also through others, by the names of the modules. Those of this package are left out.
 
@@ -55,24 +55,29 @@ def own_sources(module: str) -> dict[str, bytes]:
     found, left = {module: path.read_bytes()}, [(module, path)]
     while left and root.name not in ("site-packages", "dist-packages"):
         name, path = left.pop()
-        package, names = name if path.name == "__init__.py" else name.rpartition(".")[0], [name.rpartition(".")[0]]
-        with suppress(SyntaxError, ValueError):  # no text of Python
-            for node in ast.walk(ast.parse(found[name])):
-                if isinstance(node, ast.Import):
-                    names += [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom):
-                    with suppress(ImportError):  # beyond the top level, as in the first of two tries
-                        base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                        names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        # "a.b" also imports "a"
-        parts = [name.split(".") for name in names if name]
-        for each in {".".join(own[:end]) for own in parts for end in range(1, len(own) + 1)}:
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for each in _imports(found[name], package):
             place = root.joinpath(*each.split("."))
             file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
             if file is not None and each not in found and each.partition(".")[0] != "rmsexp":
                 found[each] = file.read_bytes()
                 left.append((each, file))
     return found
+
+
+def _imports(source: bytes, package: str) -> set[str]:
+    """Return the names that the source of a module in ``package`` may import as modules, with their packages."""
+    names = [package]
+    with suppress(SyntaxError, ValueError):  # not Python
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                with suppress(ImportError):  # beyond the top-level package, as in the first of two tries
+                    base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                    names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    parts = [name.split(".") for name in names if name]
+    return {".".join(own[:end]) for own in parts for end in range(1, len(own) + 1)}
 
 
 def loaded(path: str) -> Any:

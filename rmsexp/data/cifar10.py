@@ -106,7 +106,7 @@ def digest_of_folder(folder: Path) -> str:
     found = list[Path]()
     for at, folders, names in os.walk(folder, followlinks=True):
         if loops := [Path(at, name) for name in folders if Path(at).resolve().is_relative_to(Path(at, name).resolve())]:
-            raise DataError(f"{loops[0]} links to a folder that it is in.\nRemove the link.")
+            raise DataError(f"{loops[0]} is a link to a folder that contains it.\nRemove the link.")
         if len(Path(at).relative_to(folder).parts) > 1:
             found += [path for path in (Path(at, name) for name in names) if path.suffix.lower() in IMG_EXTENSIONS]
     paths = sorted(path for path in found if path.is_file())

@@ -58,7 +58,7 @@ class ByRole(Norm):
         parts = tuple(_named(name, self.impl, self.eps) for name in (self.default, *chosen.values()))
         vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
-    def named(self, site: Site) -> str:
+    def name_at(self, site: Site) -> str:
         """Return the norm of a site, with its options."""
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
         chosen = vars(self)["_chosen"]
@@ -67,7 +67,7 @@ class ByRole(Norm):
         return str(chosen[keys[0]]) if keys else self.default
 
     def _of(self, site: Site) -> Norm:
-        return _named(self.named(site), self.impl, self.eps)
+        return _named(self.name_at(site), self.impl, self.eps)
 
     def normaliser(self, site: Site) -> Normaliser:
         return self._of(site).normaliser(site)

@@ -320,7 +320,7 @@ def _instead_of(
     inside, same = _known(old)
     gain, site = getattr(same, "weight", None), _site(layer, same)
     if isinstance(norm, ByRole):
-        stated = {*stated, *_options(norm_words(norm.named(site)))}
+        stated = {*stated, *_options(norm_words(norm.name_at(site)))}
     if norm.reparametrisation(site) is not None:
         raise ValueError(f"its norm {ON_WEIGHTS}")
     new, twin = norm.normaliser(site).train(old.training), other.normaliser(site)

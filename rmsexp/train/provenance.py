@@ -88,7 +88,7 @@ def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, 
     for name in named & sys.modules.keys():
         if name.partition(".")[0] not in LIBRARIES:
             stored = None if edited else classes.sources.get(sys.modules[name])
-            sources |= classes.own_sources(name) if stored is None else stored
+            sources |= classes.sources_of(name) if stored is None else stored
     return sources
 
 

@@ -183,7 +183,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert len(cifar10.from_folder(folder, tmp_path).train_x) == 9
     (folder / "train/a/more").unlink()
     (folder / "train/a/more").symlink_to(folder / "train")
-    with pytest.raises(DataError, match="links to a folder that it is in"):
+    with pytest.raises(DataError, match="is a link to a folder that contains it"):
         cifar10.digest_of_folder(folder)
     (folder / "train/a/more").unlink()
     (folder / "test/a/0.png").rename(folder / "test/b/0.png")

@@ -75,16 +75,16 @@ def test_places_of_layers() -> None:
     assert [layer.role for layer in qwen if layer.depth is None] == ["output"]
 
 
-def names(*parts: tuple[str, int]) -> nn.Module:
+def nested(*parts: tuple[str, int]) -> nn.Module:
     """Return lists in lists: ``("stages", 2), ("blocks", 2)`` are 2 stages of 2 blocks, which have two norms each."""
     if not parts:
         return nn.ModuleDict({"before": nn.LayerNorm(4), "after": nn.LayerNorm(4)})
     (name, count), *inner = parts
-    return nn.ModuleDict({name: nn.ModuleList([names(*inner) for _ in range(count)])})
+    return nn.ModuleDict({name: nn.ModuleList([nested(*inner) for _ in range(count)])})
 
 
 def test_blocks_are_the_elements_of_the_innermost_lists() -> None:
-    model = names(("stages", 2), ("blocks", 2))
+    model = nested(("stages", 2), ("blocks", 2))
     for stage in model["stages"]:
         stage["down"] = nn.ModuleDict({"norm": nn.LayerNorm(4)})
     model["norm"] = nn.LayerNorm(4)
@@ -96,7 +96,7 @@ def test_blocks_are_the_elements_of_the_innermost_lists() -> None:
         stage["own"] = stage.pop("down")["norm"]  # the only one of its block
     assert {layer.role for layer in layers(model) if layer.name.endswith("own")} == {"attention"}
     alone = nn.ModuleDict(
-        {"block": nn.ModuleList([names(("layer", 2)) for _ in range(2)]), "embed_norm": nn.LayerNorm(4)}
+        {"block": nn.ModuleList([nested(("layer", 2)) for _ in range(2)]), "embed_norm": nn.LayerNorm(4)}
     )
     for block in alone["block"]:
         for layer in block["layer"]:  # as T5's, each with one norm

@@ -22,7 +22,7 @@ _lock = threading.Lock()  # of the graphs' own tensors
 
 
 class Graph:
-    """The kernels that a function starts for some tensors, recorded to be started again for others of the same shapes.
+    """A CUDA graph of the kernels that a function starts, which can be replayed for other tensors of the same shapes.
 
     The function has no other effects, and never waits for the GPU.
     """
@@ -30,7 +30,7 @@ class Graph:
     def __init__(self, function: Function, tensors: Tensors) -> None:
         with torch.inference_mode(False), torch.no_grad():  # else training could not write to tensors of inference mode
             self.tensors = [None if tensor is None else tensor.clone() for tensor in tensors]
-            self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # by default, one of the first GPU
+            self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's own may be of another GPU
             # other threads may call CUDA meanwhile
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self.results = function(self.tensors)
@@ -46,7 +46,7 @@ class Graph:
 def call(name: str, lists: Sequence[Tensors], *options: Any) -> list[Tensor]:
     """Return the results of the operator ``torch.ops.rmsexp.<name>(*lists, *options)``.
 
-    On a GPU, it is recorded at the second call with tensors of these shapes, and later calls start the record.
+    On a GPU, the second call with tensors of these shapes captures a CUDA graph, which it and later calls replay.
     """
     operator, flat = getattr(torch.ops.rmsexp, name), [*chain(*lists)]
     first = next(tensor for tensor in flat if tensor is not None)
@@ -67,19 +67,19 @@ def call(name: str, lists: Sequence[Tensors], *options: Any) -> list[Tensor]:
                 _graphs.pop(next(iter(_graphs)))
             _graphs[key] = None
             return function(flat)  # which also compiles the kernels
-        recorded = _graphs.pop(key)
-        if recorded is None:
+        captured = _graphs.pop(key)
+        if captured is None:
             try:
-                recorded = Graph(function, flat)
+                captured = Graph(function, flat)
             except RuntimeError as error:  # such as too little memory
-                inform(brief(f"notice: {name} is slower than it could be, since it cannot be recorded ({error})"))
-                recorded = function
-        _graphs[key] = recorded  # the last one is that which was used last
-        return recorded(flat)
+                inform(brief(f"notice: {name} runs without a CUDA graph, so it is slower ({error})"))
+                captured = function
+        _graphs[key] = captured  # the last one is that which was used last
+        return captured(flat)
 
 
 def _stream(tensor: Tensor) -> object:
-    """Return the stream on which a GPU computes with a tensor; None on CPU, and while somebody else records it."""
+    """Return the stream on which a GPU computes with a tensor; None on CPU, and while a caller captures a graph."""
     if not tensor.is_cuda or torch.cuda.is_current_stream_capturing():
         return None
     return torch.cuda.current_stream(tensor.device)

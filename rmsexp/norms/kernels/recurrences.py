@@ -101,38 +101,34 @@ def sequence(
 
 
 def _whole(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
-    results = _Sequence.apply(cell, reverse, form, eps, *inputs.values())
-    return results[0] if cell == "lstm" else results
+    states, *others = _Sequence.apply(cell, reverse, form, eps, *inputs.values())
+    return (states, *others) if cell == "decoder" else states
 
 
 def _in_parts(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
     """Return what :func:`_whole` returns, computed ``PART`` time steps at a time, and with so many source positions.
 
-    So sequences of all lengths have the same few shapes, for which :mod:`rmsexp.norms.kernels.graphs` records kernels.
+    So sequences of all lengths have the same few shapes, for which :mod:`rmsexp.norms.kernels.graphs` has CUDA graphs.
     """
     named, x = {**inputs}, inputs["x"]
     assert x is not None
-    steps, of_source = x.shape[1], ("keys", "values", "mask") if cell == "decoder" else ()
-    if cell != "decoder" and named["mask"] is None and steps % PART:
+    steps, is_decoder = x.shape[1], cell == "decoder"
+    if not is_decoder and named["mask"] is None and steps % PART:
         named["mask"] = x.new_ones(x.shape[:2], dtype=torch.bool)
-    for name in ("x", "mask", *of_source):
+    for name in ("x", "mask", *(("keys", "values") if is_decoder else ())):
         if (tensor := named[name]) is not None and (missing := -tensor.shape[1] % PART):
             last = torch.zeros_like(tensor[:, -1:]) if name == "mask" else tensor[:, -1:].detach()
             named[name] = torch.cat([tensor, last.expand(-1, missing, *tensor.shape[2:])], 1)
-    starts = range(0, steps, PART)
-    found = dict[int, Any]()
-    of_time = [name for name in ("x", "mask") if name not in of_source and named[name] is not None]
-    whole = {name: named[name] for name in of_time}
+    starts, found = range(0, steps, PART), dict[int, tuple[Tensor, ...]]()
+    of_time = {name: named[name] for name in (("x",) if is_decoder else ("x", "mask"))}
     for start in reversed(starts) if reverse else starts:
-        named |= {name: tensor[:, start : start + PART] for name, tensor in whole.items() if tensor is not None}
+        named |= {name: None if each is None else each[:, start : start + PART] for name, each in of_time.items()}
         found[start] = _Sequence.apply(cell, reverse, form, eps, *named.values())
-        states = found[start] if cell == "gru" else found[start][0]
-        named["s0" if cell == "decoder" else "h0"] = states[:, 0 if reverse else -1]
+        named["s0" if is_decoder else "h0"] = found[start][0][:, 0 if reverse else -1]
         if cell == "lstm":
             named["c0"] = found[start][1]
-    if cell == "decoder":
-        return tuple(torch.cat([found[start][i] for start in starts], 1)[:, :steps] for i in range(2))
-    return torch.cat([found[start] if cell == "gru" else found[start][0] for start in starts], 1)[:, :steps]
+    results = [torch.cat([found[start][i] for start in starts], 1)[:, :steps] for i in range(1 + is_decoder)]
+    return tuple(results) if is_decoder else results[0]
 
 
 def check(cell: str, inputs: Mapping[str, Optional]) -> None:
@@ -178,9 +174,10 @@ class _Sequence(torch.autograd.Function):
         ctx.cell, ctx.options = cell, (reverse, form, eps)
         # the initial state is the first, or with `reverse` the last
         states = (saved[0][:-1] if reverse else saved[0][1:]).transpose(0, 1)
-        if cell == "lstm":
-            return states, saved[1][0 if reverse else -1]  # the last cell
-        return (states, saved[1].transpose(0, 1)) if cell == "decoder" else states
+        # and an LSTM's last cell, or the contexts of the decoder
+        if cell == "gru":
+            return (states,)
+        return states, saved[1][0 if reverse else -1] if cell == "lstm" else saved[1].transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Optional, ...]:
