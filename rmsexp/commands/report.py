@@ -35,6 +35,7 @@ WandbMode = Literal["offline", "online"]
 MANY = 8  # settings; fewer are written sooner by one process
 
 
+@pd.option_context("mode.string_storage", "python")  # tables are read value by value, which takes long from Arrow
 def run(*folders: Path, out: Path | None = None, wandb: WandbMode | None = None) -> list[Path]:
     """Write a report of each setting below ``folders``, and the overview, into ``out`` (report in the first of them).
 

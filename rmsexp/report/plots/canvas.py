@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -146,7 +147,8 @@ def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
         look = look | {"markersize": 8 + 4 * size}
     if mark.kind == "seed" and len(mark.x) > 1:
         look = look | {"marker": ""}
-    with matplotlib.rc_context({"text.parse_math": mark.kind == "edge"}):  # the markers of arrows are formulas
+    # the markers of arrows are formulas
+    with matplotlib.rc_context({"text.parse_math": True}) if mark.kind == "edge" else nullcontext():
         axes.plot(mark.x, mark.y, label=mark.label, **paint | look)
     if mark.kind == "line" and len(mark.low):
         axes.fill_between(mark.x, mark.low, mark.high, color=mark.look.colour, alpha=0.15, linewidth=0)
