@@ -4,7 +4,7 @@ Shapes: tokens are (batch, time), activations (batch, time, width), queries, key
 per head); there are fewer heads of keys and values than of queries if queries are grouped.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -80,14 +80,6 @@ class Sizes:
         return self.width // self.heads
 
 
-@dataclass
-class Cache:
-    """Keys and values of the tokens so far: (keys, values) for each layer, and the number of these tokens."""
-
-    layers: list[Pair] = field(default_factory=list)
-    tokens: int = 0
-
-
 class LanguageModel(nn.Module):
     """Map tokens to the logits of the token after each. ``vocabulary``: number of different tokens."""
 
@@ -104,26 +96,19 @@ class LanguageModel(nn.Module):
         self.end = None if is_post else norm.at(role="output").value("end", sizes.width)
         self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         """Return logits, ``(batch, time, vocabulary)``.
 
-        No logit depends on later tokens, except in training with batch norms, whose statistics do. With ``cache``, the
-        tokens follow those of the cache, to which their keys and values are added.
+        No logit depends on later tokens, except in training with batch norms, whose statistics do.
         """
-        start = 0 if cache is None else cache.tokens
         x, addend = F.embedding(tokens, self.embedding), None
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
         if self.start is not None:
             x = self.start(x)
-        rotation = rotations(start, tokens.shape[1], self.sizes.head_width, x)
-        for i, layer in enumerate(self.layers):
-            past = cache.layers[i] if cache is not None and cache.tokens else None
-            x, addend, present = layer(x, addend, rotation, past)
-            if cache is not None:
-                cache.layers[i : i + 1] = [present]
-        if cache is not None:
-            cache.tokens += tokens.shape[1]
+        rotation = rotations(tokens.shape[1], self.sizes.head_width, x)
+        for layer in self.layers:
+            x, addend = layer(x, addend, rotation)
         if self.end is not None:
             _, x = self.end.add(x, addend)
         return F.linear(x, self.embedding if self.output is None else self.output)
@@ -161,16 +146,12 @@ class Layer(nn.Module):
         placement = sizes.feed_forward_placement or sizes.placement
         self.fed = Residual(feed_forward, f"{name}.fed", sizes, placement)
 
-    def forward(
-        self, x: Tensor, addend: Tensor | None, rotation: Pair, past: Pair | None
-    ) -> tuple[Tensor, Tensor | None, Pair]:
-        """Return the layer's output as two summands, and keys and values of ``past``, if any, and of its input."""
+    def forward(self, x: Tensor, addend: Tensor | None, rotation: Pair) -> tuple[Tensor, Tensor | None]:
+        """Return the layer's output as two summands."""
         x, entered = self.attended.enter(x, addend)
-        y, present = self.attention(entered, rotation, past)
-        x, addend = self.attended.leave(x, y)
+        x, addend = self.attended.leave(x, self.attention(entered, rotation))
         x, entered = self.fed.enter(x, addend)
-        x, addend = self.fed.leave(x, self.feed_forward(entered))
-        return x, addend, present
+        return self.fed.leave(x, self.feed_forward(entered))
 
 
 class Residual(nn.Module):
@@ -209,22 +190,14 @@ class Attention(nn.Module):
         self.key = norm.at(role="key").value(f"{name}.key", sizes.head_width) if sizes.qk_norm else None
         self.value = norm.at(role="value").value(f"{name}.value", sizes.head_width) if sizes.v_norm else None
 
-    def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
-        """Return the attention's output, and the keys and values of ``past``, which is before ``x``, and of ``x``."""
+    def forward(self, x: Tensor, rotation: Pair) -> Tensor:
         query, key, value = self.joint(x).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         query = rotated(query if self.query is None else self.query(query), rotation).transpose(1, 2)
         key = rotated(key if self.key is None else self.key(key), rotation).transpose(1, 2)
         value = (value if self.value is None else self.value(value)).transpose(1, 2)
-        if past is not None:
-            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
-        queries, keys = query.shape[2], key.shape[2]
-        mask = None
-        if 1 < queries < keys:  # is_causal aligns the first query with the first key
-            mask = torch.ones(queries, keys, dtype=torch.bool, device=x.device).tril(keys - queries)
-        y = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=queries == keys, enable_gqa=self.heads[0] != self.heads[1]
-        )
-        return self.output(y.transpose(1, 2).flatten(2)), (key, value)
+        grouped = self.heads[0] != self.heads[1]
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+        return self.output(y.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -243,14 +216,14 @@ class FeedForward(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-def rotations(start: int, count: int, head_width: int, like: Tensor) -> Pair:
-    """Return cosines and sines of the rotations at ``count`` positions from ``start`` on (Su et al. 2021).
+def rotations(count: int, head_width: int, like: Tensor) -> Pair:
+    """Return cosines and sines of the rotations at positions 0 to ``count - 1`` (Su et al. 2021).
 
     Pair i of the w units of a head is rotated at position t by the angle ``t * 10000 ** (-2 i / w)``. Both results have
     shape ``(count, 1, head_width / 2)``, and the dtype and device of ``like``.
     """
     pairs = torch.arange(0, head_width, 2, dtype=torch.float32, device=like.device)
-    positions = torch.arange(start, start + count, dtype=torch.float32, device=like.device)
+    positions = torch.arange(count, dtype=torch.float32, device=like.device)
     angles = positions.view(-1, 1, 1) / ROTARY_BASE ** (pairs / head_width)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 

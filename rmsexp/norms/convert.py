@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rmsexp.config import classes
 from rmsexp.config.words import norm_words, override
 from rmsexp.norms.base import IMPLS, NAMES, FusedNormaliser, Identity, Norm, Normaliser, Site
-from rmsexp.norms.batch import BN, BatchNorm
+from rmsexp.norms.batch import BatchNorm
 from rmsexp.norms.composed import OF_CHANNELS, ByRole, ModuleNorm, Wrapped, composed_norm
 from rmsexp.norms.per_example import LayerNorm, PerExampleNorm
 from rmsexp.norms.rms import RMSNorm
@@ -100,10 +100,10 @@ def convert(
     several places is replaced by one layer.
 
     A new layer takes over eps, unless the norm states its own (a norm object: other than its class's default); gain and
-    bias, as far as it has them; momentum, unless stated, and running statistics of batch norm; all other parameters and
-    buffers of a layer of the same class; device, dtype, mode and ``requires_grad``. Parameters are the same as before,
-    except for a gain that was stored as its difference from 1 and no longer is, or the reverse. A norm replaced by
-    itself computes the same as before. Batch norms count positions in the running variance, as torch's do.
+    bias, as far as it has them; all other parameters and buffers of a layer of the same class; device, dtype, mode and
+    ``requires_grad``. Parameters are the same as before, except for a gain that was stored as its difference from 1 and
+    no longer is, or the reverse. A norm replaced by itself computes the same as before. Batch norms are not replaced by
+    batch norms; new ones count positions in the running variance, as torch's do.
 
     Norms whose layers have an ``add`` or a ``set_step`` of their own replace nothing, since only our tasks call these.
 
@@ -327,6 +327,8 @@ def _instead_of(
     if type(new).set_step is not Normaliser.set_step or not type(new).add.__module__.startswith("rmsexp."):
         raise ValueError(f"{type(new).__name__} has a set_step or an add, which only tasks of this package call")
     own: Any = new.inner if isinstance(new, Wrapped) else new
+    if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
+        raise ValueError("it is a batch norm already")
     own_offset = _gain_offset(own)
     if (like := gain if gain is not None else like) is not None:
         new.to(like.device, like.dtype)
@@ -354,9 +356,7 @@ def _instead_of(
         new.weight, new.elementwise_affine = None, False
     lacks += _take(own, taken)
     if isinstance(own, BatchNorm):
-        own.counts_positions = getattr(inside, "counts_positions", True)
-    if isinstance(own, BatchNorm | _BatchNorm) and isinstance(inside, BatchNorm | _BatchNorm):
-        _take_statistics(own, inside, stated)
+        own.counts_positions = True
     if isinstance(old, nn.BatchNorm1d) or _two_axes in old._forward_pre_hooks.values():
         new.register_forward_pre_hook(_two_axes)
     return new, " and ".join(lacks)
@@ -387,8 +387,7 @@ def _take(own: nn.Module, taken: Mapping[str, Tensor | None]) -> list[str]:
     lacks, there = list[str](), {**dict(own.named_parameters()), **dict(own.named_buffers())}
     for name, each in taken.items():
         path, _, leaf = name.rpartition(".")
-        # buffers may have another shape: running statistics of several time steps
-        if name in there and each is not None and (each.shape == there[name].shape or name in own._buffers):
+        if name in there and each is not None and each.shape == there[name].shape:
             setattr(own.get_submodule(path), leaf, each)
         elif each is not None:
             lacks.append("gain" if name == "weight" else name)
@@ -432,45 +431,6 @@ def _free_eps(new: Normaliser, own: Any, twin: Normaliser, stated: Set[str]) -> 
         default = next((arguments[each].default for each in EPS if each in arguments), None)
         return name if getattr(own, name) == default and stated.isdisjoint(EPS) else ""
     return name if name and getattr(new, name) != getattr(twin, name) else ""
-
-
-def _take_statistics(new: Any, old: Any, stated: Set[str]) -> None:
-    """Give a batch norm the momentum (unless it is stated) and running statistics of another; each is ours or torch's.
-
-    One of ours that replaces torch's has its form in state dicts, too.
-    """
-    momentum = getattr(old, "options", old).momentum
-    if old.running_mean is None or (momentum is None and isinstance(new, BatchNorm)):
-        raise ValueError("it has no running statistics, or weighs all batches alike (momentum=None)")
-    if type(new) is not type(old):
-        for now, before in zip(new.buffers(), old.buffers(), strict=False):  # mean, variance and number of batches
-            if now.numel() != before.numel():
-                raise ValueError("it has running statistics of several time steps")
-            now.copy_(before.view(now.shape))
-    if getattr(new, "options", new).momentum == BN.momentum and "momentum" not in stated:  # also torch's default
-        if isinstance(new, BatchNorm):
-            new.options = replace(new.options, momentum=momentum)
-        else:
-            new.momentum = momentum
-    if isinstance(new, BatchNorm) and (isinstance(old, _BatchNorm) or _save_as_torch in old._state_dict_hooks.values()):
-        new.register_state_dict_post_hook(_save_as_torch)
-        new.register_load_state_dict_pre_hook(_load_from_torch)
-
-
-def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:
-    """Give the state of a batch norm the names and shapes of torch's."""
-    state[f"{prefix}num_batches_tracked"] = state.pop(f"{prefix}count")[0]
-    for name in ("running_mean", "running_var"):
-        state[prefix + name] = state[prefix + name][0]
-
-
-def _load_from_torch(module: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Give a state of torch's batch norm the names and shapes of ours. States of old versions have no count."""
-    count = state.pop(f"{prefix}num_batches_tracked", module.count)
-    state.setdefault(f"{prefix}count", count.reshape(1))
-    for name in ("running_mean", "running_var"):
-        if (value := state.get(prefix + name)) is not None:
-            state[prefix + name] = value.reshape(1, -1)
 
 
 def _two_axes(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

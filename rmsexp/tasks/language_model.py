@@ -16,7 +16,7 @@ from rmsexp.data import text
 from rmsexp.data.files import digest_of_contents
 from rmsexp.data.sequences import cut
 from rmsexp.models import init
-from rmsexp.models.language_model import Cache, LanguageModel, Sizes
+from rmsexp.models.language_model import LanguageModel, Sizes
 from rmsexp.norms import Norm
 from rmsexp.norms.base import Identity
 from rmsexp.norms.batch import refuse_batch_statistics
@@ -195,13 +195,11 @@ class Task(TaskBase):
         """
         context, tokeniser = self.config.context, self._tokens.tokeniser
         tokens = [tokeniser.line_end, *map(int, tokeniser.encode(prompt.encode()))]
-        start, cache, generator = len(tokens), Cache(), stream(seed, "generate")
+        start, generator = len(tokens), stream(seed, "generate")
         for _ in range(count):
-            if len(tokens) > context:  # cached keys and values depend on all tokens so far, too many
-                cache = Cache()
-            new = torch.tensor(tokens[-context:][cache.tokens :], device=self.device)
+            seen = torch.tensor([tokens[-context:]], device=self.device)
             with torch.no_grad():
-                logits = model(new[None], cache)[0, -1].float().cpu()
+                logits = model(seen)[0, -1].float().cpu()
             if not logits.isfinite().all():
                 raise ValueError(
                     "the model's logits are not finite, so it cannot write text; choose another run or checkpoint"

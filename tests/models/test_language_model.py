@@ -1,4 +1,4 @@
-"""The language model: equality with transformers' models, sites and sizes, initial values, rotations, masks, cache."""
+"""The language model: equality with transformers' models, sites and sizes, initial values, rotations, masks."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from rmsexp import norms
 from rmsexp.models import init
-from rmsexp.models.language_model import PLACEMENTS, Cache, LanguageModel, Sizes
+from rmsexp.models.language_model import PLACEMENTS, LanguageModel, Sizes
 from rmsexp.train.randomness import stream
 
 VOCABULARY = 13
@@ -237,7 +237,7 @@ def test_scaled_embeddings_have_standard_deviation_1_at_first() -> None:
     assert model.embedding_scale.grad is not None
 
 
-# --- masks and cache
+# --- masks
 
 
 @torch.no_grad()
@@ -256,20 +256,6 @@ def test_a_token_never_sees_the_future(name: str) -> None:
         for last, other in zip(places, others, strict=True):
             close(other[:, : last + 1], logits[:, : last + 1])
             assert not torch.isclose(other[:, last + 1 :], logits[:, last + 1 :]).all(-1).any(), (placement, last)
-
-
-@torch.no_grad()
-@KINDS
-def test_cached_logits_are_those_without_a_cache(name: str) -> None:
-    for placement, (build, tolerance) in itertools.product(PLACEMENTS, ((make, 1e-10), (initialised, 1e-5))):
-        model = build(name, placement=placement, qk_norm=True).eval()  # in float64, and with other weights in float32
-        expected = model(TOKENS)
-        for lengths in (1,) * 7, (4, 1, 2), (3, 4):
-            cache = Cache()
-            cached = torch.cat([model(part, cache) for part in TOKENS.split(lengths, 1)], 1)
-            assert (cached - expected).abs().max() < tolerance * expected.abs().max(), (placement, lengths)
-            assert cache.tokens == 7
-            assert [key.shape for key, _ in cache.layers] == [(3, 2, 7, 4)] * 2
 
 
 # --- the fused kernels

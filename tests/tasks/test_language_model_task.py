@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.config.score import SAMPLE
-from rmsexp.models.language_model import Cache, LanguageModel
 from rmsexp.task import SAMPLE as SAMPLE_EXTENT
 from rmsexp.task import Extent
 from rmsexp.tasks import language_model
@@ -95,7 +94,7 @@ class Counts(nn.Module):
         super().__init__()
         self.logits, self.tokens = logits, list[Tensor]()
 
-    def forward(self, tokens: Tensor, cache: object = None) -> Tensor:  # noqa: ARG002
+    def forward(self, tokens: Tensor) -> Tensor:
         self.tokens += list(tokens)
         return self.logits.expand(*tokens.shape, len(self.logits))
 
@@ -183,22 +182,6 @@ def test_without_temperature_each_token_is_the_most_probable_one_after_the_last_
     assert len(task.generate(model, "A horse sees the old dog and", 50, 0, 0)) == 50
 
 
-def test_tokens_are_read_once_until_they_exceed_the_context(
-    monkeypatch: pytest.MonkeyPatch, trained: tuple[Any, Any]
-) -> None:
-    task, model = trained
-    seen: list[tuple[int, int]] = []
-    forward = LanguageModel.forward
-
-    def recorded(self: LanguageModel, tokens: Tensor, cache: Any = None) -> Tensor:
-        seen.append((cache.tokens, tokens.shape[1]))
-        return forward(self, tokens, cache)
-
-    monkeypatch.setattr(LanguageModel, "forward", recorded)
-    task.generate(model, "The old horse", 6, 0, 0)
-    assert seen == [(0, 14), (14, 1), (15, 1), (0, 16), (0, 16), (0, 16)]
-
-
 def test_generated_subwords_are_text(tmp_path: Path) -> None:
     """Sentencepiece's spaces are in the subwords: the text follows the prompt without a gap or a doubled space."""
     task, model = make("data.tokens=sentencepiece", "data.vocabulary=330", f"data.root={tmp_path}", "context=64")
@@ -207,10 +190,9 @@ def test_generated_subwords_are_text(tmp_path: Path) -> None:
     prompt, rest = tokeniser.decode(tokens[:5]), tokens[5:]
     read = 1 + len(tokeniser.encode(prompt.encode()))  # a line feed and the prompt
 
-    def forward(seen: Tensor, cache: Cache) -> Tensor:
+    def forward(seen: Tensor) -> Tensor:
         """Return logits that predict the rest of the text, token by token."""
-        cache.tokens += seen.shape[1]
-        return F.one_hot(torch.tensor(rest[cache.tokens - read]), task.vocabulary).float().expand(1, 1, -1)
+        return F.one_hot(torch.tensor(rest[seen.shape[1] - read]), task.vocabulary).float().expand(1, 1, -1)
 
     model.forward = forward
     assert prompt + task.generate(model, prompt, len(rest), 0, 0) == text
