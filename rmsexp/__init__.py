@@ -50,11 +50,11 @@ def run(
 ) -> Result:
     """Begin a run or continue it, and return its record. A run that diverged or reached max_steps is not repeated.
 
-    ``norm``: the name of a norm, or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``; a norm class of
-    your own must be importable. ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``:
-    a folder with your own configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the
-    config by their keys, such as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Strings
-    among them are never parsed as numbers, lists or references.
+    ``norm``: the name of a norm, perhaps with options, as in "prms+p=0.5", or a norm object, such as ``RMS(name="rms",
+    eps=1e-6)``; a norm class of your own must be importable. ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the
+    command line. ``config_dir``: a folder with your own configs, as for ``--config-dir``. ``quiet``: show no progress.
+    ``values``: values of the config by their keys, such as ``max_steps=20``; keys with dots are written
+    ``**{"optim.lr": 0.01}``. Strings among them are never parsed as numbers, lists or references.
 
     The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
 
@@ -67,10 +67,10 @@ def run(
     from rmsexp.config import words
     from rmsexp.work import runner
 
-    own = None if isinstance(norm, str) else norm
+    own = None if isinstance(norm, str | None) else norm
     known = config.options("norm", config_dir)
-    name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"
-    chosen = [words.override("task", task), words.override("norm", name)]
+    name, *options = f"{norm}".split("+") if own is None else [own.name if own.name in known else "rms"]
+    chosen = [words.override("task", task), words.override("norm", name), *(f"norm.{option}" for option in options)]
     typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir, own)
     outcome = runner.execute(job, runner.Conditions(quiet=quiet))

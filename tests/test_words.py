@@ -27,10 +27,12 @@ from rmsexp.system.readers import read_yaml, yaml_text
         ("timing.norms=[LayerNorm,rms]", "timing.norms=[ln,rms]"),
         ("norm.p=0.5", "norm.p=0.5"),
         ("data.name=identity", "data.name=identity"),
+        ("norm=LayerNorm+eps=1e-3+bias=true", "norm=ln norm.eps=1e-3 norm.bias=true"),
+        ("norm=module+class=my.Own+kwargs={a: 1, b: 2}", "norm=module norm.module=my.Own norm.kwargs={a: 1, b: 2}"),
     ],
 )
 def test_norms_have_other_names(word: str, expected: str) -> None:
-    assert words.overrides([word]) == [expected]
+    assert " ".join(words.overrides([word])) == expected
 
 
 def test_every_other_name_is_of_a_norm_and_one_of_the_users_keeps_its_name(tmp_path: Path) -> None:

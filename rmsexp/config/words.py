@@ -44,8 +44,9 @@ WITHOUT_EFFECT = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hyd
 def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     """Return the overrides that words of a command line stand for: with home folders, and norms by their names.
 
-    ``norm=layernorm`` is ``norm=ln``, unless ``config_dir`` has a norm of that name; ``norms=ln,rms`` is
-    ``norms=[ln,rms]``; ``norm.class=…`` (``module+class=…``) is ``norm.module=…``.
+    ``norm=layernorm`` is ``norm=ln``, unless ``config_dir`` has a norm of that name; ``norm=prms+p=0.5`` is
+    ``norm=prms norm.p=0.5``; ``norms=ln,rms`` is ``norms=[ln,rms]``; ``norm.class=…`` (``module+class=…``) is
+    ``norm.module=…``.
 
     Raises: ConfigError for a key of Hydra that has no effect here.
     """
@@ -55,7 +56,8 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
     words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
-    return [_with_names(expand_home(word), known) for word in words]
+    single = [norm_words(word[5:]) if re.match(r"norm=\w+\+", word) else [word] for word in words]
+    return [_with_names(expand_home(word), known) for parts in single for word in parts]
 
 
 def override(key: str, value: object) -> str:
