@@ -82,13 +82,14 @@ def test_ctrl_c_while_a_command_imports_its_modules_ends_it_without_a_traceback(
 # --- worker processes
 
 POOL = """
-import os, time
+import os, signal
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from rmsexp.system import process
 
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, get_context("spawn"), process.follow_parent)
+    pool.submit(signal.raise_signal, signal.SIGINT).result()  # a terminal sends it to the command, too
     print(pool.submit(os.getpid).result(), flush=True)
     os.kill(os.getpid(), 9)
 """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.campaigns import loaded
+from helpers.records import edit
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.check import check as check_campaign
@@ -37,12 +38,6 @@ def trained_with(folder: Path, source: bytes) -> None:
     files, sources = record.RunFolder(folder), {"theirs": source}
     files.write_sources(sources)
     edit(files.run_path, lambda run: run["sessions"][0].update(own_code=record.digest_of_sources(sources)))
-
-
-def edit(path: Path, change: Callable[[Any], Any]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def replace(path: Path, old: str, new: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, loaded
+from helpers.records import edit
 
 from rmsexp.campaign import progress
 from rmsexp.campaign import results as campaign_results
@@ -197,12 +198,6 @@ def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_pat
 Change = Callable[[dict[str, Any]], Any]
 
 
-def change(path: Path, changed: Change) -> None:
-    content = json.loads(path.read_text())
-    changed(content)
-    atomic.write_json(path, content)
-
-
 def described(campaign: campaign_results.Campaign, number: int = 0) -> Path:
     """Return the description of a final run."""
     return campaign.root / [job for job in campaign.jobs if job.stage == "final"][number].folder / record.RUN
@@ -220,8 +215,8 @@ def test_several_commits_are_named(tmp_path: Path) -> None:
     ):
         campaign = loaded(tmp_path / f"{runs} {registered}", commits=(runs,))
         stated = {"commit": registered}
-        change(campaign.path, lambda stored, stated=stated: stored["registered"].update(stated))
-        change(campaign.path.with_name("registered.json"), lambda stored, stated=stated: stored.update(stated))
+        edit(campaign.path, lambda stored, stated=stated: stored["registered"].update(stated))
+        edit(campaign.path.with_name("registered.json"), lambda stored, stated=stated: stored.update(stated))
         assert len(again(campaign).remarks) == number
 
 
@@ -239,7 +234,7 @@ def test_other_rules_than_the_registered_uncommitted_changes_and_different_data_
     file: str, changed: Change, remark: str, tmp_path: Path
 ) -> None:
     campaign = loaded(tmp_path)
-    change(campaign.path if file == "campaign" else described(campaign), changed)
+    edit(campaign.path if file == "campaign" else described(campaign), changed)
     (line,) = again(campaign).remarks
     assert re.search(remark, line)
 
@@ -248,6 +243,6 @@ def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> No
     """A second campaign may find the runs of a first, whose verdict is known, in their folders."""
     campaign = loaded(tmp_path)
     for number, started in enumerate(("2026-11-21T23:50:00+00:00", "2026-11-21T23:59:30+00:00", "damaged")):
-        change(described(campaign, number), lambda run, date=started: run["sessions"][0].update(started=date))
+        edit(described(campaign, number), lambda run, date=started: run["sessions"][0].update(started=date))
     (line,) = again(campaign).remarks  # the second: clocks of machines may differ
     assert line.startswith("1 of its 2 final runs began before")

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pandas as pd
 import pytest
-from helpers.records import write_run, write_timing
+from helpers.records import write_run
 
 from rmsexp.campaign import progress
 from rmsexp.commands import report
@@ -19,7 +19,7 @@ from rmsexp.records import record
 from rmsexp.records.record import RunFolder
 from rmsexp.report import setting_report
 from rmsexp.report.page import html
-from rmsexp.system import atomic, lock
+from rmsexp.system import lock
 from rmsexp.train import checkpoint
 
 pytestmark = pytest.mark.slow
@@ -98,34 +98,6 @@ def test_impossible_values_are_listed(results: Path, reported: Callable[..., str
     for folder in folders:
         assert str(folder / record.METRICS) in problems
         assert str(folder / record.METRICS) in text
-
-
-def test_a_run_json_with_an_unknown_value_is_listed(results: Path, reported: Callable[..., str]) -> None:
-    changes: list[dict[str, object]] = [
-        {"target": {"split": "test", "metric": "error", "mode": "best", "selection": "valid"}},
-        {"recipe_steps": 1e308},
-        {"seed": 10**400},
-        {"parameters": {"total": 10**400}},
-        {"quantities": [{"split": "test", "metric": "error", "label": 3, "unit": "", "log": True}]},
-    ]
-    paths = [folder / record.RUN for folder in bad_runs(results, len(changes))]
-    for path, change in zip(paths, changes, strict=True):
-        atomic.write_json(path, json.loads(path.read_text()) | change)
-    problems = reported()
-    assert [path for path in paths if f"{path}: " not in problems] == []
-
-
-def test_a_timing_with_impossible_times_is_listed(results: Path, reported: Callable[..., str]) -> None:
-    paths = []
-    for number, value in enumerate(("NaN", "Infinity", "1e308", "-1.0")):
-        paths.append(write_timing(results, {"ln": 1.0, "rms": 0.9}, number=number) / "timing.json")
-        stored = json.loads(paths[-1].read_text())
-        for process in stored["processes"]:
-            for seconds in process["seconds"].values():
-                seconds[0] = "VALUE"
-        paths[-1].write_text(json.dumps(stored).replace('"VALUE"', value))
-    problems = reported()
-    assert [path for path in paths if f"{path}: timing record ignored" not in problems] == []
 
 
 # --- names

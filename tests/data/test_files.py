@@ -1,7 +1,6 @@
 """Files of data sets: lines, digests, downloads, messages about unusable files; results are stored whole and once."""
 
 import errno
-import gzip
 import multiprocessing
 import os
 from pathlib import Path
@@ -9,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.parallel_text import write
 
 from rmsexp.data import DataError
 from rmsexp.data.files import (
     cached,
     digest_of,
     digest_of_contents,
+    digest_of_words,
     downloading,
     hub_files,
     hub_rows,
@@ -22,12 +23,6 @@ from rmsexp.data.files import (
     read_lines,
     require,
 )
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    data = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    return path
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
@@ -91,6 +86,7 @@ def test_digests_depend_on_content_and_order_and_one_of_them_on_names(tmp_path: 
         assert digest(paths[1::-1]) != old == digest(paths[:2])
         paths[1].write_text("longer")
         assert digest(paths[:2]) != old
+    assert len({digest_of_words(words) for words in (["a", "b"], ["b", "a"], ["ab"])}) == 3
 
 
 def parquet(folder: Path, split: str, *parts: list[str]) -> None:

@@ -1,6 +1,5 @@
 """Parallel text: lines of files are read unchanged; corpora are located, downloaded and verified."""
 
-import gzip
 import hashlib
 import os
 import signal
@@ -11,17 +10,11 @@ from unittest.mock import Mock
 
 import pandas as pd
 import pytest
+from helpers.parallel_text import write
 
 from rmsexp.data import DataError, parallel
 from rmsexp.data.parallel import files, in_processes, multi30k, read_pairs, wmt14
 from rmsexp.system import cores
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    return path
 
 
 @pytest.fixture

@@ -158,6 +158,7 @@ def test_as_many_merges_as_the_text_gives_can_be_learnt(tmp_path: Path) -> None:
         ("de", "Er ruft: „Ja, bitte.“", "Er ruft : &quot; Ja , bitte &quot; ."),
         ("de", '"Ja." "Nein."', "&quot; Ja &quot; . &quot; Nein &quot; ."),
         ("es", 'Dice: "Vale..."', "Dice : &quot; Vale &quot; ..."),
+        ("fr_CA", 'Elle dit : "L\'amitié..."', "Elle dit : &quot; L&apos; amitié &quot; ..."),
         ("en", 'He says: "Yes."', "He says : &quot; Yes . &quot;"),
     ],
 )

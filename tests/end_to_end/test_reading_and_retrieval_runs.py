@@ -1,6 +1,5 @@
 """Whole runs of the attentive reader and order-embedding: the best checkpoint, mistakes."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,7 @@ from helpers.reading_and_retrieval import TASKS, tiny
 from helpers.tasks import Main
 
 from rmsexp.commands import result
-from rmsexp.data import Report
 from rmsexp.records import record
-from rmsexp.tasks import attentive_reader as reader
-from rmsexp.tasks import order_embedding as retrieval
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
@@ -29,25 +25,6 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
     stored = torch.load(folder / record.CHECKPOINTS / "best.pt", weights_only=True)
     assert len(set(values)) > 1
     assert (stored["step"], stored[metric]) == (values.index(best(values)), best(values))
-
-
-@pytest.mark.parametrize(("name", "sources"), [(TASKS[0], reader.SOURCES), (TASKS[1], retrieval.SOURCES)])
-def test_a_run_is_not_continued_with_other_ids_of_words(
-    main: Main, monkeypatch: pytest.MonkeyPatch, name: str, sources: dict[str, Any]
-) -> None:
-    """As if another version of the package had given other ids to the words of the same data."""
-    words = tiny(name)
-    assert main(*words, "max_steps=1").status == 0
-    builtin = {TASKS[0]: "stories", TASKS[1]: "scenes"}[name]
-    source = sources[builtin]()
-
-    def load(report: Report) -> Any:
-        content = source.load(report)
-        return replace(content, words=content.words[::-1])
-
-    monkeypatch.setitem(sources, builtin, lambda *_: replace(source, load=load))
-    done = main(*words)
-    done.assert_failed("/seed0 was trained with other words than those that are now in data.root")
 
 
 # Mistakes

@@ -109,25 +109,6 @@ def test_a_run_continues_after_sigterm_in_any_method(
     assert_same(reference("bn"), tmp_path)
 
 
-def test_sigterm_twice_does_not_save_half_a_step(
-    data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zero_grad, calls = torch.optim.Optimizer.zero_grad, 0
-
-    def terminate_after_update(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == WARMUP + 1 + 5:  # one of the calls is at the end of the warm-up
-            terminate()
-            terminate()
-        zero_grad(self, set_to_none)
-
-    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", terminate_after_update)
-    assert execute(data_root, tmp_path, "norm=bn").status == "interrupted"
-    assert execute(data_root, tmp_path, "norm=bn").status == "finished"
-    assert_same(reference("bn"), tmp_path)
-
-
 @pytest.mark.parametrize("norm", some(NORMS, ["bn", "wn"]))
 def test_continuing_a_finished_run_and_warming_up(
     norm: str,

@@ -91,7 +91,6 @@ class Campaign:
         diverged: (norm, final seed) of runs that diverged.
         lost: norms that diverge at every rate.
         rules: the version of the rules: 1 for rates an octave apart, 2 for rates a quarter-octave apart.
-        gain: by how much the metric improves in the last fifth of the steps, in the displayed unit.
         setting: the scale of all runs, and the options that they share.
         changes: keys of ``campaign.json`` that are replaced.
     """
@@ -111,7 +110,6 @@ class Campaign:
     lost: Sequence[str] = ()
     commits: Sequence[str] = ("abc",)
     rules: int = 2
-    gain: float = 0.0
     setting: str = "small"
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -188,7 +186,7 @@ class Campaign:
         def value(step: int, split: str) -> float:
             noise = 0.1 * math.sin(step + job.seed + len(split))
             early = (40 if self.mode == "min" else level) * math.exp(-step / 150)
-            gap = (0.0 if split == "test" else -0.7) + self.gain * (split == "valid_sample") * (1 - step / STEPS) * 5
+            gap = 0.0 if split == "test" else -0.7
             return level + (1 if self.mode == "min" else -1) * (0.8 * distance**2 + early + gap) + seed + noise
 
         return value

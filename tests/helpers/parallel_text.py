@@ -1,8 +1,10 @@
 """A small parallel corpus in English and German, with punctuation that tokenisers treat differently."""
 
+import gzip
 import itertools
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 from rmsexp.data.parallel import Corpus, Pairs
 
@@ -22,6 +24,13 @@ def phrases() -> Pairs:
             ends = [f'. "{line}, too"!', f" \u2013 {article} well-known {second_noun} & {noun}.", *["."] * 6]
             lines.append(line + ends[number % 8])
     return pairs
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
 
 
 def corpus(splits: Mapping[str, Pairs], digest: str = "a") -> Corpus:

@@ -1,8 +1,9 @@
 """Synthetic run folders and timing records, for tests of code that reads records."""
 
+import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, clock
 
 DATASET = {"name": "shapes", "digest": "0", "builtin": True}
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    atomic.write_json(path, content)
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:

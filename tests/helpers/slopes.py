@@ -20,6 +20,7 @@ from rmsexp.train.step import Stepper
 from rmsexp.train.writer import Writer
 
 CPU, IDENTITY = torch.device("cpu"), Identity(0, "slopes", "slopes")
+SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]  # of four steps
 
 
 class Slopes:

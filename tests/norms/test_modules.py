@@ -18,15 +18,8 @@ from rmsexp import norms
 LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "rms": partial(norms.RMSNorm, 4, bias=True),
     "rms, no gain": partial(norms.RMSNorm, (3, 4), 1e-3, elementwise_affine=False),
-    "prms": partial(norms.RMSNorm, 4, 0.0, p=0.3, eps_inside=False, k_rounding="floor"),
-    "rms, weight offset": partial(norms.RMSNorm, 4, weight_offset=True),
     "rms, maps": partial(norms.RMSNorm, 4, p=0.5, axes=(2, 3)),
-    "l2": partial(norms.L2Norm, 4, axes=[1, 2, 3]),
     "dyt": partial(norms.DynamicTanh, 4, 0.2, bias=False),
-    "derf, maps": partial(norms.DynamicErf, 4, maps=True),
-    "ln": partial(norms.LayerNorm, [2, 4]),
-    "ln, gain": partial(norms.LayerNorm, 4, 1e-3, bias=False),
-    "ln, no gain": partial(norms.LayerNorm, 4, elementwise_affine=False),
 }
 N = 8
 PAIRS = ((norms.RMSNorm, nn.RMSNorm), (norms.LayerNorm, nn.LayerNorm))

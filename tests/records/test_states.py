@@ -104,10 +104,9 @@ def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, 
     assert (overview.problems[0] == f"{path} is missing") == is_missing
 
 
-VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, "x", [], {}, [{}], {"a": 1})
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value!s:.10}")
+@pytest.mark.parametrize(
+    "value", [None, True, -1, 1e308, 10**400, "x", [], {}, [{}], {"a": 1}], ids=lambda value: f"{value!s:.10}"
+)
 def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path, value: Any) -> None:
     folder = write_run(tmp_path, steps=40, target={"metric": value, "split": value, "selection": value})
     changes: list[dict[str, Any]] = [{key: value} for key in ("step", "split", "seconds", "error")]

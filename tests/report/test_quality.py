@@ -216,10 +216,3 @@ def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
     values = statistics.headline_metric(records, statistics.common_step(records))
     folder = str(results / "cifar10" / TUNING / "ln/seed1000")
     assert values[folder] == pytest.approx(sum(of(folder, "valid")) / 3)
-
-
-def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:
-    Campaign(grid=(0.004,), best={"ln": 0.004}, level={"ln": 16.0}, seeds=1, claims=()).write(tmp_path)
-    path = tmp_path / "cifar10" / SCORED / "ln/seed0" / record.RUN
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluation": ["scored"]}))
-    assert "evaluation is ['scored']" in load(tmp_path).problems[0]

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers.slopes import slopes_trainer
+from helpers.slopes import SLOPES, slopes_trainer
 from torch import nn
 
 from rmsexp.measure import layers
@@ -23,7 +23,6 @@ from rmsexp.system.machine_lock import NAME, measuring, pause
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
 
-SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 PAUSED = ["paused while another process measures on this machine; goes on when that ends", "going on"]
 
 

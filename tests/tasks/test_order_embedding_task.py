@@ -15,10 +15,12 @@ from torch import Tensor
 
 from rmsexp.data import Source
 from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Captions
+from rmsexp.data.files import digest_of_words
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models.order_embedding import PENALTIES, ranking_loss
+from rmsexp.records import record
 from rmsexp.tasks import order_embedding
 
 pytestmark = [pytest.mark.usefixtures("small_synthetic_data"), pytest.mark.slow]
@@ -182,6 +184,7 @@ def test_test_images_that_do_not_fill_a_fold_are_reported(fold: str, ranked: int
     task.prepare(messages.append)
     line = f"the last {TEST % ranked} test images do not fill a fold of {ranked} and are not ranked"
     assert messages == ([line] if TEST % ranked else [])
+    assert task.notes[record.WORDS] == digest_of_words(scenes.WORDS)
 
 
 # The optimiser

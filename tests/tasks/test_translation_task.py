@@ -87,11 +87,9 @@ def test_tokens_masks_and_padding_of_a_batch(text_root: Path, name: str) -> None
 
 def test_rnnsearch_reads_pools_and_takes_the_longest_first(text_root: Path) -> None:
     task, _ = make(text_root, "rnnsearch")
-    batches = [task.batches(step) for step in steps_of(task, 0)]
-    assert all(len(micro) == 1 for micro in batches)
-    assert [len(batch.source) for (batch,) in batches] == [20] * 15 + [10]
-    assert task.steps_per_epoch == 16
-    lengths = [length for (batch,) in batches for length in longer_sides(batch)]
+    batches = [batch for step in steps_of(task, 0) for batch in task.batches(step)]
+    assert [len(batch.source) for batch in batches] == [20] * 15 + [10]
+    lengths = [length for batch in batches for length in longer_sides(batch)]
     pools = [lengths[start : start + 60] for start in range(0, TRAIN, 60)]
     assert all(pool == sorted(pool, reverse=True) for pool in pools)
     assert lengths != sorted(lengths, reverse=True)

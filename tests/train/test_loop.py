@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers.slopes import IDENTITY, slopes_trainer
+from helpers.slopes import IDENTITY, SLOPES, slopes_trainer
 from torch import nn
 
 from rmsexp import config
@@ -20,8 +20,6 @@ from rmsexp.train import checkpoint
 from rmsexp.train.loop import evaluated_after, evaluated_at, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.work import runner
-
-SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
 
 def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:

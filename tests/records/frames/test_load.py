@@ -11,6 +11,7 @@ from helpers.records import write_run
 
 from rmsexp.compare import load
 from rmsexp.records import record
+from rmsexp.system import atomic, readers
 
 
 def test_load_returns_one_row_per_run_and_one_per_event(results: Path) -> None:
@@ -126,6 +127,17 @@ def test_damaged_probes_of_an_older_record_are_listed(tmp_path: Path, reference:
     probes = {"number": 20, "median": {"arithmetic": 0.001, "memory": 0.002}, "reference": reference}
     folder = write_run(tmp_path, "rms", sessions=[{"contention": {"state": "undisturbed", "probes": probes}}])
     assert [str(folder / record.RUN) in problem for problem in load(tmp_path).problems] == [True]
+
+
+UNKNOWN = [{"target": {"mode": "best"}}, {"recipe_steps": 1e308}, {"seed": 10**400}, {"parameters": {"total": 10**400}}]
+UNKNOWN += [{"evaluation": ["scored"]}, {"quantities": [{"split": "test", "metric": "error", "label": 3}]}]
+
+
+@pytest.mark.parametrize("change", UNKNOWN)
+def test_unknown_values_in_the_description_of_a_run_are_listed(change: dict[str, object], tmp_path: Path) -> None:
+    path = write_run(tmp_path, "rms") / record.RUN
+    atomic.write_json(path, readers.read_json(path) | change)
+    assert [f"{path}: {next(iter(change))}" in problem for problem in load(tmp_path).problems] == [True]
 
 
 def test_times_of_several_processes_are_of_another_machine(tmp_path: Path) -> None:
