@@ -245,13 +245,6 @@ def test_a_file_with_the_name_of_one_of_the_package_is_refused(name: str, tmp_pa
         config.job(["norm=rms"], str(tmp_path))
 
 
-def test_the_record_holds_plain_resolved_values() -> None:
-    resolved = config.job(["norm=ln"]).resolved
-    assert resolved["max_steps"] == resolved["schedule"]["steps"] == 600
-    target = {"_target_": "rmsexp.norms.LN", "name": "ln"}
-    assert resolved["norm"] == target | {"impl": "eager", "eps": 1e-6, "axes": [2, 3]}
-
-
 # --- recorded configs
 
 

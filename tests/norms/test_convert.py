@@ -309,8 +309,7 @@ def test_layers_are_known_by_what_they_compute() -> None:
 
 def test_batch_norms() -> None:
     x = torch.randn(3, 6, 5, 5)
-    model = nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), nn.GroupNorm(2, 6))
-    model.eval()(x)
+    model = nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), nn.GroupNorm(2, 6)).eval()
     assert len(rmsexp.convert(model, "bn").replaced) == 1
     assert not model[2].training
     rmsexp.convert(model, "rms", axes=[1, 2, 3])
