@@ -87,7 +87,7 @@ def test_several_implementations_need_labels() -> None:
 def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None) -> Path:  # noqa: ARG001
     """Return a setting's folder with timing records of a tiny order-embedding model."""
     root = tmp_path_factory.mktemp("timing")
-    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=999", "threads=1"]
+    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=99999", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
         patch.setattr(interleaved, "FEWEST_STEPS", 1)
