@@ -67,11 +67,15 @@ def run(
     from rmsexp.config import words
     from rmsexp.work import runner
 
-    own = None if isinstance(norm, str | None) else norm
+    own = None if isinstance(norm, str) else norm
     known = config.options("norm", config_dir)
-    name, *options = f"{norm}".split("+") if own is None else [own.name if own.name in known else "rms"]
-    chosen = [words.override("task", task), words.override("norm", name), *(f"norm.{option}" for option in options)]
-    typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
+    name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"
+    typed = [
+        words.override("task", task),
+        f"norm={name}",
+        *overrides,
+        *(words.override(key, value) for key, value in values.items()),
+    ]
     job = config.job(words.overrides(typed, config_dir), config_dir, own)
     outcome = runner.execute(job, runner.Conditions(quiet=quiet))
     if outcome.signum is not None:

@@ -73,7 +73,7 @@ def _imports(source: bytes, package: str) -> set[str]:
             if isinstance(node, ast.Import):
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                with suppress(ImportError):  # beyond the top-level package, as in the first of two tries
+                with suppress(ImportError):  # it is beyond the top-level package, perhaps in a try
                     base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                     names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     parts = [name.split(".") for name in names if name]

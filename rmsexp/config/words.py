@@ -56,8 +56,8 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
     words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
-    single = [norm_words(word[5:]) if re.match(r"norm=[\w-]+\+", word) else [word] for word in words]
-    return [_with_names(expand_home(word), known) for parts in single for word in parts]
+    parts = (norm_words(word[5:]) if re.match(r"norm=[\w-]+\+", word) else [word] for word in words)
+    return [_with_names(expand_home(word), known) for word in itertools.chain.from_iterable(parts)]
 
 
 def override(key: str, value: object) -> str:

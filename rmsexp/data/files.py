@@ -45,7 +45,9 @@ def read_lines(path: Path) -> Iterator[str]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if b"\0" in line:
-                    raise DataError(f"{path}, line {number}: a NUL byte, so not UTF-8 text.\nConvert it to UTF-8.")
+                    raise DataError(
+                        f"{path}, line {number}: a NUL byte: probably UTF-16 instead of UTF-8.\nConvert the file."
+                    )
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(

@@ -118,12 +118,14 @@ def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
         assert weight.mean().item() == pytest.approx(0, abs=bound * (0.3 if few else 0.05))
 
 
-def test_with_shared_init_weights_of_equal_shape_begin_equal() -> None:
+def test_weights_of_equal_shape_begin_equal_with_shared_init_and_are_otherwise_drawn_independently() -> None:
     drawn = drawn_weights(initialised(shared=True))
     by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
     assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
     apart = drawn_weights(initialised())
     assert len({digest(weight) for weight in apart.values()}) == len(apart)
+    blocks = torch.stack([weight.flatten() for weight in apart.values() if weight.shape == (24, 24)])
+    assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # correlations of matrices of 576 elements
     assert not torch.equal(drawn["embedding"], apart["embedding"])
 
 

@@ -30,7 +30,7 @@ class Graph:
     def __init__(self, function: Function, tensors: Tensors) -> None:
         with torch.inference_mode(False), torch.no_grad():  # else training could not write to tensors of inference mode
             self.tensors = [None if tensor is None else tensor.clone() for tensor in tensors]
-            self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's own may be of another GPU
+            self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # the default one may be of another GPU
             # other threads may call CUDA meanwhile
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self.results = function(self.tensors)
