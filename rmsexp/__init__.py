@@ -70,12 +70,8 @@ def run(
     own = None if isinstance(norm, str) else norm
     known = config.options("norm", config_dir)
     name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"
-    typed = [
-        words.override("task", task),
-        f"norm={name}",
-        *overrides,
-        *(words.override(key, value) for key, value in values.items()),
-    ]
+    chosen = [words.override("task", task), f"norm={name}"]
+    typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir, own)
     outcome = runner.execute(job, runner.Conditions(quiet=quiet))
     if outcome.signum is not None:
