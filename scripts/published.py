@@ -8,23 +8,25 @@ reader, written by attentive_reader.py of cooijmanstim/Attentive_reader). A log 
 """
 
 import hashlib
+import io
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmsexp import config, tasks
 from rmsexp.data import files
-from rmsexp.data.authors_files import KIND, unpickled
 from rmsexp.records import record
 from rmsexp.report import draw
 from rmsexp.system import atomic, readers
 from rmsexp.system.command_line import Parser, command, entry_point, number, value_word
 
 SCALE = "paper"
+KIND = "as the authors published it"  # what a damaged file is not
 EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
 VALID_STEPS = 1000  # updates between two validations of the attentive reader: --validFreq in the authors' command
@@ -45,6 +47,52 @@ class Log(NamedTuple):
     dataset: str
     device: str
     assumed: str
+
+
+class _StandIn:
+    """Stands in for numpy.dtype and numpy.ndarray in a pickle, and keeps their arguments and state.
+
+    numpy itself trusts the state of a pickled dtype, which can make it read bytes as pointers.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.parts += state
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        shape, dtype, by_columns, data = self.parts[-4:]
+        return _numbers(dtype, data).reshape(shape, order="F" if by_columns else "C")
+
+
+def _numbers(kept: _StandIn, data: str | bytes) -> np.ndarray:
+    code, _, _, _, order, *_ = kept.parts
+    if (dtype := np.dtype(order + code)).kind not in "biuf":
+        raise pickle.UnpicklingError(f"it has values of type {dtype}, which are no numbers")
+    return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, dtype)
+
+
+PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to -> what stands in for it
+    **dict.fromkeys(("collections.OrderedDict", "collections.defaultdict", "_codecs.encode")),
+    **dict.fromkeys(("__builtin__.list", "builtins.list")) | dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _StandIn),
+    **{f"numpy.{core}.multiarray._reconstruct": _StandIn for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray.scalar": lambda *of: _numbers(*of)[0] for core in ("core", "_core")},
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Refuses functions that plain data does not need: a pickle may name any function, which reading it would call."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in PLAIN:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed")
+        return PLAIN[f"{module}.{name}"] or super().find_class(module, name)
+
+
+def unpickled(content: bytes) -> Any:
+    """Return a pickle's plain data. np.asarray converts arrays; 8-bit strings of Python 2 are decoded as Latin-1."""
+    return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 
 def cifar10_rows(path: Path) -> list[record.Row]:

@@ -2,6 +2,12 @@
 
 They are read from DeepMind's files of questions on CNN articles (Hermann et al. 2015), or made from LAMBADA (Paperno
 et al. 2016), a small substitute for these.
+
+Deviation: attentive reader, passages
+    original: the published questions ("top4"), whose passages were shortened to at most four sentences
+    ours: the four sentences that share the most words with the question; data.sentences=null keeps all
+    why: the published questions are no longer offered; for how they were made see :func:`most_related`
+    effect: not measured
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Deviation: attentive reader, words that count as entities
     original: all that contain @entity (attentive-reader:codes/att_reader/utils.py:61-63)
     ours: @entityN only
     why: entities are exchanged in training, and another word is no entity
-    effect: none if the vocabulary has no such words, as @entity1-based; not checked, for want of the original files
+    effect: none if the vocabulary has no such words, as @entity1-based; not checked in the published questions
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import Source, authors_files, cloze
+from rmsexp.data import Source, cloze
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.files import digest_of_words
 from rmsexp.data.sequences import by_sentences, cut, cycled
@@ -86,7 +86,7 @@ class DataConfig(config.DataConfig):
     validation questions, so that the usual validation questions can be test questions; or None.
     """
 
-    name: str = "top4"
+    name: str = "cnn"
     sentences: int | None = 4
     damaged: str = "refuse"
     vocabulary: int = 1000
@@ -108,7 +108,6 @@ SOURCES: dict[str, Callable[[DataConfig], Source[Cloze]]] = {
     "stories": lambda _: stories.stories(),
     "lambada": lambda data: cloze.lambada(data.root_folder, data.vocabulary, data.entities, data.validation),
     "cnn": lambda data: cloze.cnn(data.root_folder, data.sentences, data.damaged),
-    "top4": lambda data: authors_files.top4(data.root_folder),
 }
 
 
@@ -164,7 +163,7 @@ class Config(config.RunConfig):
 class Task(TaskBase):
     """The task ``attentive_reader``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
-    target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
+    target = Target(split="valid", metric="error", mode="min", selection="valid")  # as in the paper
     predictions = "questions"
     quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
 

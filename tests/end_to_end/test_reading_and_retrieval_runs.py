@@ -43,7 +43,6 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
         (TASKS[1], "norm=bn norm.eval=batch", "norm.eval=batch is not possible: results would depend"),
         (TASKS[0], "norm=ln norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
         (TASKS[0], "data.name=cnn", "CNN is incomplete: in "),
-        (TASKS[0], "data.name=top4", "/data/top4 there is no dict.pkl, "),
         (TASKS[1], "data.name=coco", "there is no"),
         (TASKS[1], "data.name=flickr8k", "there is no"),
     ],

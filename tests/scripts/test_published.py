@@ -1,6 +1,9 @@
 """``python scripts/published.py``: logs in the authors' layout are drawn with our runs."""
 
+import os
 import pickle
+import re
+import struct
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.data import DataError
+from rmsexp.data import DataError, files
 from rmsexp.records import record
 from rmsexp.records.frames.statistics import final_metric
 from rmsexp.system import readers
@@ -83,6 +86,78 @@ def test_another_file_is_refused(name: str, content: bytes, tmp_path: Path) -> N
     with pytest.raises(DataError, match=f"^{path} is not as the authors published it") as error:
         published.LOGS[path.suffix].read(path)
     assert str(error.value).count("\n") == 1
+
+
+# pickles: plain data is read, references to code are refused
+
+PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
+    b"\x80\x02cnumpy.core.multiarray\nscalar\nq\x00cnumpy\ndtype\nq\x01U\x02f8q\x02K\x00K\x01\x87q\x03Rq\x04"
+    b"(K\x03U\x01<q\x05NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x06bU\x08" + struct.pack("<d", 0.5) + b"\x86Rq\x07."
+)
+
+
+def unpickle(folder: Path, content: bytes) -> Any:
+    (folder / "a.pkl").write_bytes(content)
+    with files.checked(folder / "a.pkl", published.KIND) as read:
+        return published.unpickled(read)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"(lp0\n(lp1\nI4\naI17\naa(lp2\nI5\naa.", [[4, 17], [5]], id="protocol 0"),
+        pytest.param(b"(dp0\nS'@entity1'\np1\nI4\nsS'the'\np2\nL5L\ns.", {"@entity1": 4, "the": 5}, id="long"),
+        pytest.param(PYTHON2_FLOAT64, 0.5, id="number of numpy"),
+        pytest.param(b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntR.", {}, id="defaultdict"),
+    ],
+)
+def test_pickles_of_python_2(content: bytes, expected: Any, tmp_path: Path) -> None:
+    assert unpickle(tmp_path, content) == expected
+
+
+@pytest.mark.parametrize("module", [b"numpy._core", b"numpy.core"], ids=["new module", "old module"])
+@pytest.mark.parametrize("protocol", range(4))
+def test_arrays_numbers_and_bytes(protocol: int, module: bytes, tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    content = pickle.dumps({"a": [array, np.int64(7), b"\xff", None, True]}, protocol)
+    values = unpickle(tmp_path, re.sub(rb"numpy\._?core", module, content))["a"]
+    assert np.array_equal(np.asarray(values[0]), array)
+    assert np.asarray(values[0]).dtype == array.dtype
+    assert values[1:] == [7, b"\xff", None, True]
+
+
+@pytest.mark.parametrize("code", [b"O8", b"V8", b"S8", b"M8"])
+def test_bytes_are_taken_for_nothing_but_numbers(code: bytes, tmp_path: Path) -> None:
+    """An array of 8 bytes whose type is said to have no pointers; numpy would read a pointer from them."""
+    content = pickle.dumps(np.array([7]), 2).replace(b"X\x02\x00\x00\x00i8", b"X\x02\x00\x00\x00" + code)
+    assert code in content
+    values = unpickle(tmp_path, content)
+    with pytest.raises(pickle.UnpicklingError, match="which are no numbers"):
+        np.asarray(values)
+    with pytest.raises(DataError, match="which are no numbers"):
+        unpickle(tmp_path, PYTHON2_FLOAT64.replace(b"U\x02f8", b"U\x02" + code))
+
+
+class Calls:
+    """An object whose pickle calls ``function(*arguments)`` when an unrestricted reader loads it."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_code_is_refused_by_name_and_not_run(protocol: int, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for function in (os.mkdir, os.system, eval, getattr, np.load):
+        with pytest.raises(DataError, match=rf"refers to [\w.]+\.{function.__name__}, which is not allowed"):
+            unpickle(tmp_path, pickle.dumps([1, Calls(function, str(folder))], protocol))
+    for content in (b"(S'true'\nios\nsystem\n.", b"\x80\x04\x8c\x05numpy\x8c\x11ndarray.__class__\x93.", b"Pname\n."):
+        with pytest.raises(DataError):
+            unpickle(tmp_path, content)
+    assert not folder.exists()
 
 
 # the command
