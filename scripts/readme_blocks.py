@@ -67,6 +67,20 @@ def verdicts() -> list[dict[Any, Any]]:
     return [row for row in rows.to_dict("records") if (row["campaign"], row["claim"]) not in superseded]
 
 
+def decided(task: str, claim: str) -> list[dict[Any, Any]]:
+    """Return the verdicts on a claim on a task, with ``steps``, such as ", 12,000 steps", if these differ; or ""."""
+    rows = [row for row in verdicts() if (row["task"], row["claim"]) == (task, claim)]
+    several = len(set(map(steps, rows))) > 1
+    return [row | {"steps": f", {steps(row):,} steps" * several} for row in rows]
+
+
+def steps(row: Mapping[Any, Any]) -> int:
+    """Return the number of steps of the final runs of a verdict's campaign."""
+    file = read_yaml(ROOT / f"configs/campaign/{row['campaign'].partition('+')[0]}.yaml")["runs"]
+    recipe = OmegaConf.load(ROOT / f"configs/recipe/{row['task']}/{file['scale']}.yaml")
+    return int(file.get("schedule.steps", recipe.schedule.steps))
+
+
 class Saving(NamedTuple):
     """A cell of the report: how much of a step's time (or that of its norm layers) a norm saves, in percent.
 
@@ -122,13 +136,14 @@ def answer() -> str:
     """On how many tasks the main claims are supported, and what LayerNorm and RMSNorm cost, in sentences."""
     equality = "RMSNorm equals LayerNorm"
     main = (equality, f"p{equality}", "RMSNorm is better than no norm")
-    rows = [row for row in verdicts() if row["claim"] in main and row["task"] in TASKS]
-    sees = [row for row in rows if not row["blind"]]
-    equal, partial, better = (
-        sum(row["outcome"] == claims.SUPPORTED for row in sees if row["claim"] == claim) for claim in main
-    )
-    worse = listed(f"`{row['task']}`" for row in rows if (row["claim"], row["outcome"]) == (main[2], claims.REFUTED))
-    blind = listed(f"`{row['task']}`" for row in rows if row["blind"] and row["claim"] == equality)
+    rows = [row for claim in main for task in TASKS for row in decided(task, claim)]
+    refuted = [row for row in rows if row["outcome"] == claims.REFUTED]
+    lost = {(row["claim"], row["task"]) for row in refuted}
+    # a task on which one campaign refutes a claim does not count, whatever others say
+    held = {(row["claim"], row["task"]) for row in rows if row["outcome"] == claims.SUPPORTED and not row["blind"]}
+    equal, partial, better = (sum(key[0] == claim for key in held - lost) for claim in main)
+    worse = listed(f"`{row['task']}`{row['steps']}" for row in refuted if row["claim"] == main[2])
+    blind = listed(f"`{row['task']}`{row['steps']}" for row in rows if row["blind"] and row["claim"] == equality)
     improving, all_tasks = sum(bool(row["improving"]) for row in rows), f"of {len(TASKS)}"
     octaves = any(note_on_rates(row) for row in rows)
     rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
@@ -140,7 +155,7 @@ def answer() -> str:
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
         f"pRMSNorm on {partial}; {blind} cannot tell, since a model without norm equals LayerNorm there. "
         f"RMSNorm is better than no norm on {better} {all_tasks}, and worse on {worse}. In {improving} of these "
-        f"{len(rows)} verdicts (three per task) runs still improved at the end{rates if octaves else ''}."
+        f"{len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
     )
     time = (
         f"On CPUs a training step takes {eager_saved} less time with RMSNorm than with LayerNorm if both are composed "
@@ -152,19 +167,18 @@ def answer() -> str:
 
 
 def results() -> str:
-    """A row per task: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs."""
+    """A row per verdict: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs."""
     eager, fused = of_steps("eager", "RMSNorm"), of_steps("fused", "RMSNorm")
     rows, seeds = [], {}
-    for task in TASKS:
-        (one,) = (row for row in verdicts() if (row["task"], row["claim"]) == (task, "RMSNorm equals LayerNorm"))
-        decimals = 4 if one["unit"] == "nats" else 2
+    for one in (row for task in TASKS for row in decided(task, "RMSNorm equals LayerNorm")):
+        task, decimals = one["task"], 4 if one["unit"] == "nats" else 2
         values = (round(one[key], decimals) + 0.0 for key in ("difference", "low", "high"))  # no minus zero
         difference, low, high = (f"{value:+.{decimals}f}" for value in values)
-        seeds[task] = int(one["seeds"])
+        seeds[f"`{task}`{one['steps']}"] = int(one["seeds"])
         published = f"{PAPER_SAVINGS[task][0]} %" if task in PAPER_SAVINGS else NO_VALUE
         rows.append(
             {
-                "task": f"`{task}`",
+                "task": f"`{task}`{one['steps']}",
                 "RMSNorm against LayerNorm": f"{difference} ({low} to {high}) {one['unit']}",
                 "equal?": verdict(one),
                 "step time saved, eager": spread(each.saved for each in eager if each.task == task),
@@ -174,7 +188,7 @@ def results() -> str:
         )
     machines, usual = {re.sub(".* of ", "", one.machine) for one in fused}, mode(seeds.values())
     makers = {plain(machine).partition(" (")[0] for machine in machines}
-    others = ", ".join(f"`{task}`: {count}" for task, count in seeds.items() if count != usual)
+    others = "; ".join(f"{task}: {count}" for task, count in seeds.items() if count != usual)
     return (
         f"{table(rows)}\n\nPositive: RMSNorm is better (`scale=medium`); in brackets 90 % intervals over {usual} "
         f"seeds ({others}). {coverage()} Step times (`scale=small`): lowest to highest on {len(machines)} CPUs "
@@ -199,16 +213,16 @@ def coverage() -> str:
     """How often the intervals of the table contained the truth, in simulated campaigns with the rules of each task."""
     (result,) = check("verdict_power")
     own = [row for row in result["tuned"] if (row["a"], row["b"]) == ("rms", "ln")]
-    equal = [row for row in verdicts() if row["claim"] == "RMSNorm equals LayerNorm"]
-    coarse = {row["task"] for row in equal if math.isnan(row["uncertainty_a"])}
-    shares: dict[bool, list[float]] = {True: [], False: []}
-    for row in own:
-        if (row["rule"] == "octaves") == (row["task"] in coarse):
-            shares[row["task"] in coarse].append(100 * row["coverage"])
-    fine = listed(f"`{task}`" for task in TASKS if task not in coarse)
+    shares = {(row["campaign"], row["rule"]): 100 * row["coverage"] for row in own}
+    fine, coarse = [], []
+    for row in (row for task in TASKS for row in decided(task, "RMSNorm equals LayerNorm")):
+        if math.isnan(row["uncertainty_a"]):
+            coarse.append(shares[row["campaign"], "octaves"])
+        else:
+            fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on `{row['task']}`{row['steps']}")
     return (
-        f"In simulations they contained the truth in {max(shares[False]):.0f} % on {fine} and, since learning rates "
-        f"were tuned coarsely, in {spread(shares[True], 0)} elsewhere."
+        f"In simulations they contained the truth in {listed(fine)} and, since learning rates were tuned coarsely, in "
+        f"{spread(coarse, 0)} elsewhere."
     )
 
 
@@ -285,15 +299,17 @@ def simulated() -> str:
 
 
 def spreads() -> dict[str, tuple[float, dict[Any, Any]]]:
-    """Return (standard deviation over seeds of RMSNorm - LayerNorm, its verdict) by "TASK medium SPLIT METRIC"."""
+    """Return (standard deviation over seeds of RMSNorm - LayerNorm, its verdict) by "TASK medium SPLIT METRIC".
+
+    Of several campaigns on a task, that with the most seeds counts.
+    """
     found = {}
     for task in TASKS:
-        for row in verdicts():
-            if (row["task"], row["claim"]) == (task, "RMSNorm equals LayerNorm"):
-                half, count = row["difference"] - row["alone_low"], int(row["seeds"])
-                of_rates = special.ndtri(0.95) * np.nan_to_num(row["rates"])
-                sd = math.sqrt((half**2 - of_rates**2) * count) / special.stdtrit(count - 1, 0.95)
-                found[f"{task} medium {row['score']}"] = (float(sd), row)
+        row = max(decided(task, "RMSNorm equals LayerNorm"), key=lambda row: row["seeds"])
+        half, count = row["difference"] - row["alone_low"], int(row["seeds"])
+        of_rates = special.ndtri(0.95) * np.nan_to_num(row["rates"])
+        sd = math.sqrt((half**2 - of_rates**2) * count) / special.stdtrit(count - 1, 0.95)
+        found[f"{task} medium {row['score']}"] = (float(sd), row)
     return found
 
 

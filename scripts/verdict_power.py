@@ -50,17 +50,20 @@ class Compared:
     """Two norms of a campaign.
 
     Attributes:
-        task: the campaign's task.
+        campaign, task: the names of the campaign and of its task.
         a, b: the names of the norms.
+        rules: the rules by which campaigns are simulated, keys of ``RULES``.
         margin, unit: the margin of the campaign's claim about them, and its unit.
         grid: the rates with which tuning starts.
         sd: standard deviation of the difference between the norms at the same seed, in margins.
         curves: the score of "a" and of "b" as a function of the binary logarithm of the rate (:func:`curve`).
     """
 
+    campaign: str
     task: str
     a: str
     b: str
+    rules: tuple[str, ...]
     margin: float
     unit: str
     grid: tuple[float, ...]
@@ -69,18 +72,26 @@ class Compared:
 
 
 def compared(root: Path = QUALITY) -> list[Compared]:
-    """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart."""
-    found = {}
-    for answer in campaign_results.load_all(root, problems=[]):
-        campaign, scores = answer, answer.scores
+    """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart.
+
+    Decided campaigns that tuned the same norms on the same task by today's rules follow, and have these rules alone.
+    """
+    loaded = campaign_results.load_all(root, problems=[])
+    decided = [each for each in loaded if each.is_tuned and not each.undecided]
+    found: dict[tuple[str, ...], Compared] = {}
+    for campaign in sorted(decided, key=lambda each: each.rules):
+        old = campaign.rules == campaign_file.OCTAVE_RULES
+        rules, earlier = tuple(RULES) if old else ("quarters",), {key[1:] for key in found}
         values, unit = campaign.validation, verdicts.unit(campaign)
-        for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():
-            if (margin := claim.margin) is not None:
-                pairs = pair(scores[claim.a], scores[claim.b], campaign.final_seeds[: claim.seeds], campaign.mode)
+        for claim in campaign.claims:
+            norms = campaign.task, claim.a, claim.b
+            if (margin := claim.margin) is not None and (old or norms in earlier):
+                scores = (campaign.scores[norm] for norm in norms[1:])
+                pairs = pair(*scores, campaign.final_seeds[: claim.seeds], campaign.mode)
                 sd = float(np.std(pairs.differences, ddof=1)) / margin
                 curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
-                key = campaign.task, claim.a, claim.b
-                found[key] = Compared(*key, margin, unit, campaign.grid, sd, curves)
+                key = campaign.name, *norms
+                found[key] = Compared(*key, rules, margin, unit, campaign.grid, sd, curves)
     return list(found.values())
 
 
@@ -203,7 +214,7 @@ def is_wrong(found: Verdict, difference: float) -> bool:
 
 def of_tuned(norms: Compared, rule: str, found: Sequence[Tuned]) -> dict[str, Any]:
     """Return a row of the record. ``half``: median and 90 % quantile of half the width, in the unit of the score."""
-    row: dict[str, Any] = {key: getattr(norms, key) for key in ("task", "a", "b", "margin", "unit", "sd")}
+    row: dict[str, Any] = {key: getattr(norms, key) for key in ("campaign", "task", "a", "b", "margin", "unit", "sd")}
     row |= {"rule": rule, "coverage": _mean(each.covered for each in found)}
     row |= {"wrong": [_mean(each.wrong[place] for each in found) for place in range(len(SIDES))]}
     row |= {"half": (norms.margin * np.quantile([each.half for each in found], [0.5, 0.9])).tolist()}
@@ -232,9 +243,9 @@ def simulate(number: int, seed: int) -> dict[str, Any]:
     """Return the results of the record, with ``number`` campaigns for each row (tuned) or cell (known rates)."""
     rows: dict[str, list[dict[str, Any]]] = {"tuned": [], "known": []}
     for place, norms in enumerate(compared()):
-        for name, rule in RULES.items():
+        for name in norms.rules:
             generator = np.random.default_rng([seed, 0, place])
-            rows["tuned"].append(of_tuned(norms, name, [tuned(norms, rule, generator) for _ in range(number)]))
+            rows["tuned"].append(of_tuned(norms, name, [tuned(norms, RULES[name], generator) for _ in range(number)]))
     for place, case in enumerate(CASES):
         generator = np.random.default_rng([seed, 1, place])
         found = {by: [known(case, by, generator) for _ in range(number)] for by in DIFFERENCES}
@@ -246,7 +257,7 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """Return two Markdown tables: tuned campaigns, and campaigns with known rates."""
     rows: dict[str, list[dict[str, str]]] = {"tuned": [], "known": []}
     for row in results["tuned"]:
-        cells = {"task": f"`{row['task']}`", "a and b": f"{names.label(row['a'])}, {names.label(row['b'])}"}
+        cells = {"campaign": f"`{row['campaign']}`", "a and b": f"{names.label(row['a'])}, {names.label(row['b'])}"}
         cells |= {"margin": f"{row['margin']:g} {row['unit']}", "rates tuned by": row["rule"]}
         cells |= {"coverage (%)": _percent(row["coverage"])}
         cells |= {f"wrong verdicts (%), a worse by {' / '.join(SIDES.values())}": _percent(*row["wrong"])}

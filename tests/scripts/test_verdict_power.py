@@ -11,7 +11,7 @@ MOST_WRONG = 0.1  # the true share is at most 5 to 6 %; the standard deviation o
 
 def test_the_interval_contains_the_difference_at_the_best_rates_with_quarters_only() -> None:
     curves = {"a": lambda place: -3 * (place - 1) ** 2, "b": lambda place: -8 * (place - 2) ** 2}
-    norms = Compared("cifar10", "rms", "ln", 1.5, "points", (1.0, 2.0, 4.0, 8.0), 0.4, curves)
+    norms = Compared("quality", "cifar10", "rms", "ln", ("quarters",), 1.5, "points", (1.0, 2.0, 4.0, 8.0), 0.4, curves)
     generator = np.random.default_rng(0)
     octaves, quarters = (
         simulation.of_tuned(norms, name, [simulation.tuned(norms, rule, generator) for _ in range(CAMPAIGNS)])
@@ -22,9 +22,11 @@ def test_the_interval_contains_the_difference_at_the_best_rates_with_quarters_on
 
 
 def test_the_norms_come_from_the_committed_campaigns() -> None:
-    found = {(norms.task, norms.a, norms.b): norms for norms in simulation.compared()}
-    assert len(found) == 15
-    norms = found["cifar10", "rms", "ln"]
+    found = {(norms.campaign, norms.a, norms.b): norms for norms in simulation.compared()}
+    by_both_rules = [norms for norms in found.values() if norms.rules == ("octaves", "quarters")]
+    assert len(by_both_rules) == 15
+    assert found["quality_transformer_2", "rms", "ln"].rules == ("quarters",)
+    norms = found["quality_cifar10", "rms", "ln"]
     assert (norms.margin, norms.unit, norms.grid) == (1.5, "points", (0.0005, 0.001, 0.002, 0.004))
     assert norms.sd == pytest.approx(1.457, abs=0.001)
     assert [norms.curves[norm](np.log2(rate)) for norm, rate in (("a", 0.001), ("b", 0.008))] == pytest.approx([0, 0])
