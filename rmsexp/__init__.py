@@ -67,6 +67,8 @@ def run(
     from rmsexp.config import words
     from rmsexp.work import runner
 
+    if not hasattr(norm, "name") and not isinstance(norm, str):
+        raise config.ConfigError(f"norm must be a name, such as 'rms', or a norm object, not {norm!r}")
     own = None if isinstance(norm, str) else norm
     known = config.options("norm", config_dir)
     name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"

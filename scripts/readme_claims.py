@@ -94,6 +94,9 @@ ITEMS = (
     Item("Table 10", "+1.66 points", "cifar10", "RMSNorm is not worse than LayerNorm"),
     Item("Table 10", "-1.53 points", "cifar10", "LayerNorm is better than no norm"),
     Item("Table 10", "+0.13 points", "cifar10", "RMSNorm is better than no norm"),
+    Item("Table 10", "+0.71 points", "cifar10", "BatchNorm is better than no norm"),
+    Item("Table 10", "+0.68 points", "cifar10", "WeightNorm is better than no norm"),
+    Item("Table 10", "+0.58 points", "cifar10", "BatchNorm is better than RMSNorm"),
     Item("Table 10", "-1.54 points", "cifar10", "pRMSNorm is not worse than RMSNorm"),
     Item("Table 10", "+0.12 points", "cifar10", "pRMSNorm equals LayerNorm"),
 )

@@ -35,6 +35,11 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
     assert " ".join(words.overrides([word])) == expected
 
 
+def test_a_sweep_over_norms_has_no_options_of_one_of_them() -> None:
+    with pytest.raises(config.ConfigError, match=r"has no options of one norm; run norm=prms\+p=0.5 by itself"):
+        words.overrides(["norm=ln,prms+p=0.5,rms"])
+
+
 def test_every_other_name_is_of_a_norm_and_one_of_the_users_keeps_its_name(tmp_path: Path) -> None:
     assert set(words.aliases().values()) <= {*config.options("norm")}
     (tmp_path / "norm").mkdir()

@@ -48,13 +48,15 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     ``norm=prms norm.p=0.5``; ``norms=ln,rms`` is ``norms=[ln,rms]``; ``norm.class=…`` (``module+class=…``) is
     ``norm.module=…``.
 
-    Raises: ConfigError for a key of Hydra that has no effect here.
+    Raises: ConfigError for a key of Hydra that has no effect here, and for several norms with options.
     """
     known = options("norm", config_dir)
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
+        if found := re.match(r"norm=[\w-]+,.*?([\w-]+\+\w+=[^,]*)", word):
+            raise ConfigError(f"{word}: a sweep over norms has no options of one norm; run norm={found[1]} by itself")
     words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
     parts = (norm_words(word[5:]) if re.match(r"norm=[\w-]+\+", word) else [word] for word in words)
     return [_with_names(expand_home(word), known) for word in itertools.chain.from_iterable(parts)]

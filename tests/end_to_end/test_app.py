@@ -178,3 +178,5 @@ def test_run_from_python(bench: Bench, data_root: Path, capsys: pytest.CaptureFi
     assert len(compare.load(bench.results).metrics) == len(run.metrics) == 5
     with pytest.raises(config.ConfigError, match="did you mean rms"):
         rmsexp.run(norm="rmss", overrides=options)
+    with pytest.raises(config.ConfigError, match="norm must be a name, such as 'rms', or a norm object, not None"):
+        rmsexp.run(norm=None, overrides=options)  # type: ignore[arg-type]
