@@ -135,11 +135,14 @@ class PerExampleNorm(FusedNormaliser):
         return n
 
     def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
-        form, vectors = self.form(self.units(x), x.dtype), (self.effective_gain, self.bias)
+        gain, shift, n = self.effective_gain, self.bias, self.units(x)
+        # not form(), since calls in Python take a large part of the time of a small norm
+        form = self.kind, self.k(n), self.eps_inside, EPS[x.dtype] if self.eps is None else self.eps
         if self.maps or self.dims == 1:
-            return kernels.normalise(x, *vectors, form, maps=self.maps, slope=slope)
-        gain, shift = (None if v is None else v.flatten() for v in map(self.broadcast, vectors))
-        return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
+            return torch.ops.rmsexp.normalise.default(x, gain, shift, self.maps, *form, slope)
+        vectors = (None if v is None else v.flatten() for v in map(self.broadcast, (gain, shift)))
+        y: Tensor = torch.ops.rmsexp.normalise.default(x.flatten(-self.dims), *vectors, False, *form, slope)
+        return y.view(x.shape)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         if self.kind is None:

@@ -91,6 +91,8 @@ class RMSNorm(PerExampleNorm):
         self._numerator, self._denominator = share.numerator, share.denominator
 
     def k(self, n: int) -> int:
+        if self._p == 1:
+            return n
         rest = self._denominator - 1 if self.k_rounding == "ceil" else 0
         return min(n, max(1, (n * self._numerator + rest) // self._denominator))
 

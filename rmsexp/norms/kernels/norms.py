@@ -67,16 +67,6 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def normalise(
-    x: Tensor, gain: Tensor | None, shift: Tensor | None, form: Form, *, maps: bool, slope: float = 1.0
-) -> Tensor:
-    """Return ``leaky_relu(normalised * gain + shift)``.
-
-    ``x`` is normalised over its last axis, or with ``maps`` over the positions of each channel of an example.
-    """
-    return torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
-
-
 def register_fakes() -> None:
     """Register the operators' fake implementations: shapes, dtypes and strides of results, for torch.compile."""
     for fake in (_normalise_forward, _normalise_backward):
