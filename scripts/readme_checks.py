@@ -1,6 +1,7 @@
 """The texts of the marked blocks of the pages that come from records of checks and benchmarks alone."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import product
 from statistics import geometric_mean
 from typing import Any
@@ -9,6 +10,7 @@ import pandas as pd
 from readme_blocks import REFERENCE, check, listed, plain, table
 
 from rmsexp.records.frames import names
+from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.rules import claims
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.system.readers import read_json
@@ -39,14 +41,22 @@ def torch_layers() -> str:
     )
 
 
+def span(values: Sequence[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}" if values else NO_VALUE
+
+
 def yardstick() -> str:
-    """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad: each CPU's newest record."""
+    """How fast fused RMSNorm is beside torch's LayerNorm, others' RMSNorms and a triad: each CPU's newest record."""
     rows, records = [], newest()
     for device, passes in product(sorted(records), ("forward", "forward + backward")):
         cases = [case for case in records[device]["measurements"] if case["passes"] == passes]
-        layers, compiled = (
-            [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases]
-            for a, b in (("rms fused", "nn.LayerNorm"), ("rms compiled", "rms fused"))
+        layers, compiled, community = (
+            [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases if a in case["seconds"]]
+            for a, b in (
+                ("rms fused", "nn.LayerNorm"),
+                ("rms compiled", "rms fused"),
+                ("kernels_community eager", "rms fused"),
+            )
         )
         shares = [
             case["bytes"]["rms fused"]
@@ -60,8 +70,9 @@ def yardstick() -> str:
                 "processor": device,
                 "passes": passes,
                 "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
-                "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
-                "bytes per second, triad = 1, two largest shapes": f"{min(shares):.1f} to {max(shares):.1f}",
+                "compiled RMSNorm's time, fused = 1": span(compiled),
+                "kernels-community's, fused = 1": span(community),
+                "bytes per second, triad = 1, two largest shapes": span(shares),
             }
         )
     return f"Fused RMSNorm, one process each (geometric mean, and range over shapes):\n\n{table(rows)}"
