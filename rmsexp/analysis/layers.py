@@ -78,7 +78,7 @@ def analyse(runs: Sequence[Path], out: Path) -> list[Table]:
         table, path = pd.concat(read_tables), out / f"{task}-{setting}"
         out.mkdir(parents=True, exist_ok=True)
         title = f"{names.task_label(task)}, {names.setting_label(setting)}: what the norms see"
-        canvas.write(canvas.draw(chart(title, table)), path, ["png"])
+        canvas.save(chart(title, table), path, ["png"])
         print(f"written {path}.png")
         means = _last(table).groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
         text = means.map(lambda value: f"{value:.3g}" if isinstance(value, float) else value).replace("nan", "")

@@ -79,9 +79,10 @@ def write(
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
     atomic.write_atomic(folder / "rates.csv", markup.csv(verdicts.rates(campaigns)))
     times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
-    charts = _charts(campaigns, records, times)
+    numbers = verdicts.newest(table, campaigns)
+    charts = _charts(campaigns, numbers, records, times)
     for name, chart in charts.items():
-        canvas.write(canvas.draw(chart), folder / name)
+        canvas.save(chart, folder / name)
     tuned = {}
     for campaign in campaigns:
         by = f"{campaign.tuned_by[0]} {names.metric_label(campaign.tuned_by[1])}"
@@ -95,8 +96,8 @@ def write(
         notes.append(f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}")
     return CampaignReport(
         questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
-        numbers=verdicts.newest(table, campaigns),
-        matrix=verdicts.matrix(campaigns),
+        numbers=numbers,
+        matrix=verdicts.matrix(numbers, campaigns),
         verdicts=verdicts.readable(table),
         tables=tuned,
         charts=charts,
@@ -105,8 +106,10 @@ def write(
     )
 
 
-def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Timed]) -> dict[str, Chart]:
-    """Return the charts that have panels, by the name of their file."""
+def _charts(
+    campaigns: Sequence[Campaign], numbers: pd.DataFrame, records: Records, times: dict[str, Timed]
+) -> dict[str, Chart]:
+    """Return the charts that have panels, by the name of their file. ``numbers``: as in :class:`CampaignReport`."""
     norms = [(campaign, norm) for campaign in campaigns for norm in (*campaign.norms, *campaign.every_arm)]
     series = {norm: panels.shown(campaign, norm) for campaign, norm in norms}
     looks = style.looks(names.in_order(series.values()))
@@ -121,7 +124,7 @@ def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Ti
     by_time = [panels.equal_time(each, records, own, looks, newer.get(each.name, ())) for each, own in of_most]
     machines = "\nmachines: " + ", ".join(f"{campaign.name} {own.machine}" for campaign, own in of_most)
     drawn = {
-        "differences": ("Differences and margins", DIFFERENCES, panels.differences(campaigns, looks)),
+        "differences": ("Differences and margins", DIFFERENCES, panels.differences(numbers, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
         "ladder": ("Differences along the ladder", LADDER, ladders),
         "equal_time": ("Quality at equal time", EQUAL_TIME + machines, by_time),

@@ -121,7 +121,7 @@ def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> Se
         atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
     atomic.write_atomic(to / "report.md", report.markdown(to))
     for name, chart in charts.items():
-        canvas.write(canvas.draw(chart), to / name, ["png"])
+        canvas.save(chart, to / name, ["png"])
     return report
 
 

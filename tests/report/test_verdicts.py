@@ -1,5 +1,6 @@
 """The tables and the panels of campaigns."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ def written(root: Path, *campaigns: Campaign) -> list[Held]:
     return found
 
 
+def newest(campaigns: Sequence[Held]) -> pd.DataFrame:
+    return verdicts.newest(verdicts.table(campaigns), campaigns)
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaigns")
@@ -48,7 +53,7 @@ def states(root: Path) -> list[Held]:
 
 
 def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
-    cifar, retrieval = panels.differences(states, LOOKS)  # the third campaign is not decided
+    cifar, retrieval = panels.differences(newest(states), LOOKS)  # the third campaign is not decided
     assert (cifar.title, cifar.x.title, cifar.line) == ("CIFAR-10", "advantage in test error (points)", 0)
     equal, better = cifar.marks
     verdict = states[0].verdicts[0]
@@ -67,7 +72,7 @@ def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
 def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float, tmp_path: Path) -> None:
     level = {"none": no_norm, "ln": 16.0, "rms": 16.1}
     (state,) = written(tmp_path, Campaign(level=level, claims=(EQUAL, BETTER | {"seeds": 4})))
-    (panel,) = panels.differences([state], LOOKS)
+    (panel,) = panels.differences(newest([state]), LOOKS)
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
         assert (mark.kind, mark.low, mark.high) == ("interval", [verdict.low], [verdict.high])
         assert panel.x.range[0] < verdict.low < verdict.high < panel.x.range[1]
@@ -75,7 +80,7 @@ def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float
 
 def test_a_difference_without_interval_is_hollow(tmp_path: Path) -> None:
     states = written(tmp_path, Campaign(claims=[BETTER], diverged={("none", 1)}))
-    ((mark,),) = (panel.marks for panel in panels.differences(states, LOOKS))
+    ((mark,),) = (panel.marks for panel in panels.differences(newest(states), LOOKS))
     assert (mark.kind, mark.low) == ("hollow", ())
 
 
@@ -178,7 +183,8 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
 
 def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) -> None:
     worse = Campaign(level=Campaign().level | {"rms": 30.0})
-    matrix = verdicts.matrix(written(tmp_path, worse, three()[2])).set_index("claim")
+    campaigns = written(tmp_path, worse, three()[2])
+    matrix = verdicts.matrix(newest(campaigns), campaigns).set_index("claim")
     expected = "refuted: 0 of 1 verdicts supported, 1 refuted, 1 of 2 campaigns not finished"
     assert matrix.loc[EQUAL["claim"], "every task"] == expected
 
@@ -203,10 +209,8 @@ def test_a_task_on_which_one_campaign_refutes_equality_is_not_equal(tmp_path: Pa
     strict = Campaign(name="strict", level=level, claims=[EQUAL | {"margin": 0.5}])
     found = verdicts.table(written(tmp_path, Campaign(level=level), strict))
     assert list(found[found["claim"] == EQUAL["claim"]]["outcome"]) == ["supported", "refuted"]
-    savings = {"eager": pd.DataFrame({"too_wide": [], "series": []}).astype({"too_wide": bool})}
-    assert (
-        answer._sentence("rms", found, savings) == "RMSNorm against LayerNorm: equal within the margin on 0 of 1 tasks."
-    )
+    sentence = "RMSNorm against LayerNorm: equal within the margin on 0 of 1 tasks."
+    assert answer._sentence("rms", found, {"eager": []}) == sentence
 
 
 def test_superseded_verdicts_are_left_out_also_of_several_results(tmp_path: Path) -> None:
@@ -214,5 +218,5 @@ def test_superseded_verdicts_are_left_out_also_of_several_results(tmp_path: Path
         for campaign in (Campaign(), Campaign(name="again", changes={"supersedes": "quality_cifar10"})):
             campaign.write(tmp_path / root)
     campaigns = campaign_results.load_all(tmp_path / "a", tmp_path / "b", problems=[])
-    left = verdicts.newest(verdicts.table(campaigns), campaigns)
+    left = newest(campaigns)
     assert set(left["campaign"]) == {f"again ({tmp_path / root})" for root in ("a", "b")}

@@ -19,6 +19,7 @@ TITLE = "Norms compared"
 NORM, AGAINST, QUALITY = "norm", "against", "better by (interval)"
 TIMES = {"eager": "step time saved, eager", "fused": "fused"}  # heading by implementation
 REFERENCE = "ln"  # of savings, and of differences in settings
+Savings = Mapping[str, Sequence[dict[Any, Any]]]  # rows of a norm, a task and a timing each, by implementation
 TESTS = {claims.EQUIVALENCE: "equal", claims.NONINFERIORITY: "not worse", claims.SUPERIORITY: "better"}
 
 
@@ -35,14 +36,16 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     ``reports``: of settings without runs of campaigns whose claims are about scores. ``decided``: the rows of
     :func:`.verdicts.newest`, also undecided ones. ``savings``: :func:`.plots.savings.rows`, by implementation.
     """
+    # those whose intervals are narrow enough to be drawn
+    narrow = {impl: rows[~rows["too_wide"]].to_dict("records") for impl, rows in savings.items()}
     over = about_scores(decided)
     over = over[over["outcome"] != verdicts.UNDECIDED]
-    rows = [_of_claims(same, savings) for _, same in over.groupby(["campaign", "a", "b"], sort=False)]
-    rows += [row for report in reports for row in _of_setting(report, savings)]
+    rows = [_of_claims(same, narrow) for _, same in over.groupby(["campaign", "a", "b"], sort=False)]
+    rows += [row for report in reports for row in _of_setting(report, narrow)]
     rows.sort(key=lambda row: _place(row[NORM]))
     table = pd.DataFrame([row | {NORM: names.label(row[NORM]), AGAINST: names.label(row[AGAINST])} for row in rows])
     norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
-    sentences = [_sentence(norm, over, savings) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
+    sentences = [_sentence(norm, over, narrow) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
     if not rows:
         needed = "LayerNorm (norm=ln) and another norm in one setting, one of them better than chance"
         sentences = [f"No norms can be compared yet. A comparison needs {needed}."]
@@ -60,7 +63,7 @@ def _place(series: str) -> tuple[int, str]:
     return len(known) if norm == "none" else known.index(norm) if norm in known else -1, series
 
 
-def _of_claims(same: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+def _of_claims(same: pd.DataFrame, savings: Savings) -> dict[str, str]:
     """Return one row for ``same``, the decided claims of a campaign on two norms: texts by heading."""
     row = same.iloc[0].to_dict()
     values, level = (row["difference"], row["low"], row["high"]), f"{100 * row['level']:.4g} %"
@@ -77,7 +80,7 @@ def _outcome(row: dict[Any, Any]) -> str:
     return f"{row['outcome']}{rates}{' (with remarks)' * bool(row['remarks'])}"
 
 
-def _of_setting(report: SettingReport, savings: Mapping[str, pd.DataFrame]) -> list[dict[str, str]]:
+def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]:
     """Return a row for each series that the setting has beside LayerNorm of its implementation; none for tuning runs.
 
     If all runs ended before the steps of their recipe, the row says so.
@@ -112,9 +115,7 @@ def _signed(value: float, low: float, high: float, level: str, metric: str, marg
     return f"{formats.signed(value, metric)} ({'no interval' if math.isnan(low) else interval})"
 
 
-def _times(
-    savings: Mapping[str, pd.DataFrame], norm: str, against: str, task: str, setting: str | None = None
-) -> dict[str, str]:
+def _times(savings: Savings, norm: str, against: str, task: str, setting: str | None = None) -> dict[str, str]:
     """Return the time saved against LayerNorm on a task, by heading; in ``setting`` alone, if it was timed there."""
     cells = {}
     for impl, heading in TIMES.items():
@@ -123,10 +124,8 @@ def _times(
     return cells
 
 
-def _of_norm(savings: pd.DataFrame, norm: str) -> list[dict[Any, Any]]:
-    """Return the savings of a norm whose intervals are narrow enough to be drawn."""
-    rows = savings[~savings["too_wide"]].to_dict("records")
-    return [row for row in rows if names.without_impl(row["series"]) == norm]
+def _of_norm(savings: Sequence[dict[Any, Any]], norm: str) -> list[dict[Any, Any]]:
+    return [row for row in savings if names.without_impl(row["series"]) == norm]
 
 
 def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
@@ -137,7 +136,7 @@ def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
     return f"{' to '.join(dict.fromkeys((saved[0], saved[-1])))} % ({formats.counted(len(saved), 'timing')})"
 
 
-def _sentence(norm: str, over: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> str:
+def _sentence(norm: str, over: pd.DataFrame, savings: Savings) -> str:
     """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known.
 
     A task on which one campaign refutes it does not count, whatever others say.

@@ -50,7 +50,7 @@ def write(
     saved = {impl: savings_plot.rows(timings, impl) for impl in SAVINGS}
     charts = {SAVINGS[impl]: savings_plot.chart(rows, impl, timings) for impl, rows in saved.items() if len(rows)}
     for name, drawn in charts.items():
-        canvas.write(canvas.draw(drawn), folder / name)
+        canvas.save(drawn, folder / name)
     numbers = verdicts.table([]) if campaigns is None else campaigns.numbers
     settings = {} if campaigns is None else campaigns.settings
     shown = {path for name in answer.about_scores(numbers)["campaign"] for path in settings[name]}

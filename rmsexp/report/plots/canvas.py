@@ -1,8 +1,11 @@
 """Draw a chart with matplotlib, and write figures to files. All sizes are in inches."""
 
+import hashlib
+import pickle
 import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -38,15 +41,45 @@ LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a m
 }
 
 
-def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
-    """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
+def save(chart: Chart, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
+    """Draw a chart and :func:`write` it, unless its files are there and were drawn from an equal chart.
+
+    Drawing takes half of the time of a report, and most figures are as they were in the report before.
+    """
+    digest = hashlib.sha256(_code() + pickle.dumps(chart)).hexdigest()
+    if not all(_holds(path.with_name(f"{path.name}.{suffix}"), digest) for suffix in suffixes):
+        write(draw(chart), path, suffixes, digest)
+
+
+@cache
+def _code() -> bytes:
+    """Return what decides how a chart looks: the sources of this folder and the version of matplotlib."""
+    sources = (source.read_bytes() for source in sorted(Path(__file__).parent.glob("*.py")))
+    return matplotlib.__version__.encode() + b"".join(sources)
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Return whether a file has a digest in its metadata, which are at its beginning."""
+    try:
+        with path.open("rb") as file:
+            return digest.encode() in file.read(4096)
+    except OSError:
+        return False
+
+
+def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), digest: str = "") -> None:
+    """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone.
+
+    ``digest``: that of its chart, for the metadata.
+    """
     for suffix in suffixes:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
             if suffix == "svg":
-                figure.savefig(buffer, format="svg", metadata={"Date": None})
+                figure.savefig(buffer, format="svg", metadata={"Date": None, "Identifier": digest or None})
             else:
-                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 1})
+                options: dict[str, Any] = {"metadata": {"Comment": digest}} if digest else {}
+                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 1}, **options)
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
 
 

@@ -44,13 +44,12 @@ class Timed(NamedTuple):
     source: str
 
 
-def differences(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
+def differences(numbers: pd.DataFrame, looks: Looks) -> list[Panel]:
     """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins.
 
-    Claims that a later campaign supersedes are left out.
+    ``numbers``: the rows of :func:`.tables.verdicts.newest`.
     """
-    table = verdicts.newest(verdicts.table(campaigns), campaigns)
-    decided = table[table["outcome"] != verdicts.UNDECIDED]
+    decided = numbers[numbers["outcome"] != verdicts.UNDECIDED]
     groups = decided.groupby(["task", "score", "unit"], sort=False)
     return [_differences(str(task), rows, looks) for (task, *_), rows in groups]
 

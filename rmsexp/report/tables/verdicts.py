@@ -207,13 +207,12 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
     return [f"{row[key]:.0f} with {names.label(name)} diverged" for key, name in norms if row[key]]
 
 
-def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
+def matrix(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
-    A verdict that a later campaign supersedes is left out. A cell begins with the outcome. The last column has the
-    outcome on every task, if a claim is of two or more tasks.
+    ``numbers``: the rows of :func:`newest`. A cell begins with the outcome. The last column has the outcome on every
+    task, if a claim is of two or more tasks.
     """
-    numbers = newest(table(campaigns), campaigns)
     tasks, rows = list(dict.fromkeys(numbers["task"])), []
     for claim, same in numbers.groupby("claim", sort=False):
         row = {"claim": str(claim)}

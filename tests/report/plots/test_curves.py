@@ -1,6 +1,7 @@
 """The curves of a setting, and their drawing with matplotlib."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,24 @@ def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
     write_run(tmp_path / "results", "rms", dataset=dataset)
     canvas.write(canvas.draw(chart(tmp_path / "results", 1)), tmp_path / "figure")  # raises for a damaged formula
     assert "data: $HOME/$x_" in (tmp_path / "figure.svg").read_text()
+
+
+def test_the_figure_of_an_equal_chart_is_not_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "results", "rms")
+    found, path = chart(tmp_path / "results", 1), tmp_path / "figure"
+    files = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    canvas.save(found, path)
+    times = [file.stat().st_mtime_ns for file in files]
+    canvas.save(chart(tmp_path / "results", 1), path)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    canvas.save(replace(found, title="another"), path)
+    assert all(file.stat().st_mtime_ns > time for file, time in zip(files, times, strict=True))
+    files[1].unlink()
+    canvas.save(replace(found, title="another"), path)
+    before = files[1].read_bytes()
+    monkeypatch.setattr(canvas, "_code", lambda: b"another way of drawing")
+    canvas.save(replace(found, title="another"), path)
+    assert before != files[1].read_bytes()
 
 
 def test_a_spike_and_a_first_point_do_not_set_the_range() -> None:
