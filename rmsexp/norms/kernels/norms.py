@@ -1,4 +1,6 @@
-"""Fused norms, and fused pointwise functions that take the place of a norm; how the kernels describe norms.
+"""The operators of fused norms, and of fused pointwise functions in the place of a norm; how they describe norms.
+
+``torch.ops.rmsexp.normalise`` and ``add_normalise`` are defined in cpp/norms.cpp, and for CUDA in triton/norms.py.
 
 ``x`` is ``(…, n)``, or with ``maps`` feature maps ``(batch, channels, height, width)``. ``gain`` and ``shift`` are
 ``(n,)``, or with ``maps`` ``(channels,)``; None means none. ``slope``, in (0, 1], is that of a leaky ReLU of the
@@ -8,7 +10,7 @@ For float16 and bfloat16 input, all is computed in float32, on CUDA except the l
 a fixed number of threads; with another number, gradients of parameters may differ by rounding errors. There are first
 derivatives only, and no transforms of ``torch.func``.
 
-All functions raise ValueError for parameters whose shapes or devices do not fit ``x``.
+The operators raise ValueError for parameters whose shapes or devices do not fit ``x``.
 """
 
 import math
