@@ -281,12 +281,15 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, mon
     ends = campaign.choice
     r = [math.hypot(ends[norm + ENDS[0]].uncertainty, ends[norm + ENDS[1]].uncertainty) / 2 for norm in ("ln", "rms")]
     assert verdict.rates == pytest.approx(math.hypot(*r) / 2)
-    row = verdicts.table([campaign]).iloc[0]
+    row = (numbers := verdicts.table([campaign])).iloc[0]
     assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
     again = campaign_results.load(campaign.path)
     assert again == campaign
     assert not again.remarks
-    assert campaign_report._charts([campaign], load(asked.results), {}).keys() >= {"differences", "ladder"}
+    assert campaign_report._charts([campaign], verdicts.table([campaign]), load(asked.results), {}).keys() >= {
+        "differences",
+        "ladder",
+    }
 
 
 def recall_by_rate(job: Job) -> float:
