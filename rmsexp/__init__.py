@@ -65,9 +65,10 @@ def run(
     from rmsexp import config
     from rmsexp.commands import result
     from rmsexp.config import words
+    from rmsexp.norms import Norm
     from rmsexp.work import runner
 
-    if not hasattr(norm, "name") and not isinstance(norm, str):
+    if not isinstance(norm, str | Norm):
         raise config.ConfigError(f"norm must be a name, such as 'rms', or a norm object, not {norm!r}")
     own = None if isinstance(norm, str) else norm
     known = config.options("norm", config_dir)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
 TEXTS = ["against_zero", "improving", "untuned", "remarks", "claim", "task", "unit", "outcome", "test"]
+EQUALITY = "RMSNorm equals LayerNorm"
 PAPER_SAVINGS = {  # of RMSNorm and pRMSNorm in the paper, in percent
     "cifar10": ("20.5", "23.1"),
     "rnnsearch": ("11.0 to 34.0", "12.0 to 33.4"),
@@ -67,14 +68,20 @@ def verdicts() -> list[dict[Any, Any]]:
     return [row for row in rows.to_dict("records") if (row["campaign"], row["claim"]) not in superseded]
 
 
-def decided(task: str, claim: str) -> list[dict[Any, Any]]:
-    """Return the verdicts on a claim on a task, with ``steps``, such as ", 12,000 steps", if these differ; or ""."""
-    rows = [row for row in verdicts() if (row["task"], row["claim"]) == (task, claim)]
-    several = len(set(map(steps, rows))) > 1
-    return [row | {"steps": f", {steps(row):,} steps" * several} for row in rows]
+def verdicts_on(claim: str, *tasks: str) -> list[dict[Any, Any]]:
+    """Return the verdicts on a claim, in the order of the tasks (default: all), each with a ``label``.
+
+    This is "`cifar10`", or "`cifar10`, 12,000 steps" if the campaigns on the task differ in their number of steps.
+    """
+    found = []
+    for task in tasks or TASKS:
+        rows = [row for row in verdicts() if (row["task"], row["claim"]) == (task, claim)]
+        several = len(set(map(final_steps, rows))) > 1
+        found += [row | {"label": f"`{task}`" + f", {final_steps(row):,} steps" * several} for row in rows]
+    return found
 
 
-def steps(row: Mapping[Any, Any]) -> int:
+def final_steps(row: Mapping[Any, Any]) -> int:
     """Return the number of steps of the final runs of a verdict's campaign."""
     file = read_yaml(ROOT / f"configs/campaign/{row['campaign'].partition('+')[0]}.yaml")["runs"]
     recipe = OmegaConf.load(ROOT / f"configs/recipe/{row['task']}/{file['scale']}.yaml")
@@ -134,16 +141,15 @@ def of_steps(impl: str, norm: str, against: str = "LayerNorm") -> list[Saving]:
 
 def answer() -> str:
     """On how many tasks the main claims are supported, and what LayerNorm and RMSNorm cost, in sentences."""
-    equality = "RMSNorm equals LayerNorm"
-    main = (equality, f"p{equality}", "RMSNorm is better than no norm")
-    rows = [row for claim in main for task in TASKS for row in decided(task, claim)]
+    main = (EQUALITY, f"p{EQUALITY}", "RMSNorm is better than no norm")
+    rows = [row for claim in main for row in verdicts_on(claim)]
     refuted = [row for row in rows if row["outcome"] == claims.REFUTED]
     lost = {(row["claim"], row["task"]) for row in refuted}
     # a task on which one campaign refutes a claim does not count, whatever others say
     held = {(row["claim"], row["task"]) for row in rows if row["outcome"] == claims.SUPPORTED and not row["blind"]}
     equal, partial, better = (sum(key[0] == claim for key in held - lost) for claim in main)
-    worse = listed(f"`{row['task']}`{row['steps']}" for row in refuted if row["claim"] == main[2])
-    blind = listed(f"`{row['task']}`{row['steps']}" for row in rows if row["blind"] and row["claim"] == equality)
+    worse = listed(row["label"] for row in refuted if row["claim"] == main[2])
+    blind = listed(row["label"] for row in rows if row["blind"] and row["claim"] == EQUALITY)
     improving, all_tasks = sum(bool(row["improving"]) for row in rows), f"of {len(TASKS)}"
     octaves = any(note_on_rates(row) for row in rows)
     rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
@@ -170,15 +176,15 @@ def results() -> str:
     """A row per verdict: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs."""
     eager, fused = of_steps("eager", "RMSNorm"), of_steps("fused", "RMSNorm")
     rows, seeds = [], {}
-    for one in (row for task in TASKS for row in decided(task, "RMSNorm equals LayerNorm")):
+    for one in verdicts_on(EQUALITY):
         task, decimals = one["task"], 4 if one["unit"] == "nats" else 2
         values = (round(one[key], decimals) + 0.0 for key in ("difference", "low", "high"))  # no minus zero
         difference, low, high = (f"{value:+.{decimals}f}" for value in values)
-        seeds[f"`{task}`{one['steps']}"] = int(one["seeds"])
+        seeds[one["label"]] = int(one["seeds"])
         published = f"{PAPER_SAVINGS[task][0]} %" if task in PAPER_SAVINGS else NO_VALUE
         rows.append(
             {
-                "task": f"`{task}`{one['steps']}",
+                "task": one["label"],
                 "RMSNorm against LayerNorm": f"{difference} ({low} to {high}) {one['unit']}",
                 "equal?": verdict(one),
                 "step time saved, eager": spread(each.saved for each in eager if each.task == task),
@@ -215,20 +221,20 @@ def coverage() -> str:
     own = [row for row in result["tuned"] if (row["a"], row["b"]) == ("rms", "ln")]
     shares = {(row["campaign"], row["rule"]): 100 * row["coverage"] for row in own}
     fine, coarse = [], []
-    for row in (row for task in TASKS for row in decided(task, "RMSNorm equals LayerNorm")):
+    for row in verdicts_on(EQUALITY):
         if math.isnan(row["uncertainty_a"]):
             coarse.append(shares[row["campaign"], "octaves"])
         else:
-            fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on `{row['task']}`{row['steps']}")
+            fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on {row['label']}")
     return (
         f"In simulations they contained the truth in {listed(fine)} and, since learning rates were tuned coarsely, in "
         f"{spread(coarse, 0)} elsewhere."
     )
 
 
-def spread(values: Iterable[float], decimals: int = 1) -> str:
+def spread(values: Iterable[float], decimals: int = 1, unit: str = " %") -> str:
     values = sorted(values)
-    return NO_VALUE if not values else f"{values[0]:.{decimals}f} to {values[-1]:.{decimals}f} %"
+    return NO_VALUE if not values else f"{values[0]:.{decimals}f} to {values[-1]:.{decimals}f}{unit}"
 
 
 def cost(impl: str) -> tuple[str, str]:
@@ -305,7 +311,7 @@ def spreads() -> dict[str, tuple[float, dict[Any, Any]]]:
     """
     found = {}
     for task in TASKS:
-        row = max(decided(task, "RMSNorm equals LayerNorm"), key=lambda row: row["seeds"])
+        row = max(verdicts_on(EQUALITY, task), key=lambda row: row["seeds"])
         half, count = row["difference"] - row["alone_low"], int(row["seeds"])
         of_rates = special.ndtri(0.95) * np.nan_to_num(row["rates"])
         sd = math.sqrt((half**2 - of_rates**2) * count) / special.stdtrit(count - 1, 0.95)

@@ -1,16 +1,14 @@
 """The texts of the marked blocks of the pages that come from records of checks and benchmarks alone."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import product
 from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
-from readme_blocks import REFERENCE, check, listed, plain, table
+from readme_blocks import REFERENCE, check, listed, plain, spread, table
 
 from rmsexp.records.frames import names
-from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.rules import claims
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.system.readers import read_json
@@ -41,10 +39,6 @@ def torch_layers() -> str:
     )
 
 
-def span(values: Sequence[float]) -> str:
-    return f"{min(values):.1f} to {max(values):.1f}" if values else NO_VALUE
-
-
 def yardstick() -> str:
     """How fast fused RMSNorm is beside torch's LayerNorm, others' RMSNorms and a triad: each CPU's newest record."""
     rows, records = [], newest()
@@ -70,9 +64,9 @@ def yardstick() -> str:
                 "processor": device,
                 "passes": passes,
                 "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
-                "compiled RMSNorm's time, fused = 1": span(compiled),
-                "kernels-community's, fused = 1": span(community),
-                "bytes per second, triad = 1, two largest shapes": span(shares),
+                "compiled RMSNorm's time, fused = 1": spread(compiled, unit=""),
+                "kernels-community's, fused = 1": spread(community, unit=""),
+                "bytes per second, triad = 1, two largest shapes": spread(shares, unit=""),
             }
         )
     return f"Fused RMSNorm, one process each (geometric mean, and range over shapes):\n\n{table(rows)}"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from readme_blocks import PAPER_SAVINGS, decided, listed, of_steps, spread, table, verdicts
+from readme_blocks import PAPER_SAVINGS, listed, of_steps, spread, table, verdicts, verdicts_on
 
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.verdicts import note_on_rates
@@ -111,13 +111,13 @@ def paper_items() -> str:
     """The paper's claims of which a campaign or the timings have something to say, with a score by fixed rules."""
     rows = []
     for item in ITEMS:
-        for row in decided(item.task, item.claim):
+        for row in verdicts_on(item.claim, item.task):
             decimals = 4 if row["unit"] == "nats" else 2
             numbers = [f"{row[key]:+.{decimals}f}" for key in ("difference", "low", "high")]
             here = "{} ({} to {})".format(*numbers)
             rate = "".join(re.findall(r"\+tune\.over\.([^+]+)", row["campaign"]))  # of a campaign made twice
-            claim = f"{item.claim}, {rate}" if rate else f"{item.claim}{row['steps']}"
-            shown = {"item": f"`{item.task}`, {item.name}", "claim": claim, "paper": item.published}
+            claim = ", ".join(filter(None, (item.claim, rate)))
+            shown = {"item": f"{row['label']}, {item.name}", "claim": claim, "paper": item.published}
             here = f"{here[:-1]}, {100 * row['level']:.3g} %) {row['unit']}"
             rows.append(shown | {"here": here, "score": score(item, row) + "†" * bool(note_on_rates(row))})
     for name, task in TIMED.items():

@@ -74,7 +74,8 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart.
 
-    Decided campaigns that tuned the same norms on the same task by today's rules follow, and have these rules alone.
+    These are simulated by both rules. Decided campaigns by today's rules that compare the same norms on the same task
+    follow; they are simulated by today's rules alone.
     """
     loaded = campaign_results.load_all(root, problems=[])
     decided = [each for each in loaded if each.is_tuned and not each.undecided]

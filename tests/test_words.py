@@ -35,8 +35,8 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
     assert " ".join(words.overrides([word])) == expected
 
 
-def test_a_sweep_over_norms_has_no_options_of_one_of_them() -> None:
-    with pytest.raises(config.ConfigError, match=r"has no options of one norm; run norm=prms\+p=0.5 by itself"):
+def test_norms_in_a_sweep_cannot_have_options() -> None:
+    with pytest.raises(config.ConfigError, match=r"cannot have options; run norm=prms\+p=0.5 by itself"):
         words.overrides(["norm=ln,prms+p=0.5,rms"])
 
 

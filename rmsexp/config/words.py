@@ -56,7 +56,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
         if found := re.match(r"norm=[\w-]+,.*?([\w-]+\+\w+=[^,]*)", word):
-            raise ConfigError(f"{word}: a sweep over norms has no options of one norm; run norm={found[1]} by itself")
+            raise ConfigError(f"{word}: norms in a sweep cannot have options; run norm={found[1]} by itself")
     words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
     parts = (norm_words(word[5:]) if re.match(r"norm=[\w-]+\+", word) else [word] for word in words)
     return [_with_names(expand_home(word), known) for word in itertools.chain.from_iterable(parts)]

@@ -6,7 +6,8 @@ et al. 2016), a small substitute for these.
 Deviation: attentive reader, passages
     original: the published questions ("top4"), whose passages were shortened to at most four sentences
     ours: the four sentences that share the most words with the question; data.sentences=null keeps all
-    why: the published questions are no longer offered; for how they were made see :func:`most_related`
+    why: the published questions are no longer offered, and their sentences were chosen by a "string matching
+        procedure" that is not described further
     effect: not measured
 """
 

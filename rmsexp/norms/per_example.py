@@ -120,7 +120,7 @@ class PerExampleNorm(FusedNormaliser):
         if addend is None or not (fused and alike and torch.promote_types(x.dtype, addend.dtype) == x.dtype):
             return super().add(x, addend, mask)
         self.check_input(x)
-        form = self.kind, self.k(self._units), self.eps_inside, EPS[x.dtype] if self.eps is None else self.eps
+        form = self.form(self.units(x), x.dtype)
         return torch.ops.rmsexp.add_normalise.default(x, addend, self.effective_gain, self.bias, *form)
 
     def units(self, x: Tensor) -> int:

@@ -67,19 +67,19 @@ def _holds(path: Path, digest: str) -> bool:
         return False
 
 
-def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), digest: str = "") -> None:
+def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), digest: str | None = None) -> None:
     """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone.
 
-    ``digest``: that of its chart, for the metadata.
+    ``digest``: that of its chart, which is stored in the metadata.
     """
     for suffix in suffixes:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
             if suffix == "svg":
-                figure.savefig(buffer, format="svg", metadata={"Date": None, "Identifier": digest or None})
+                figure.savefig(buffer, format="svg", metadata={"Date": None, "Identifier": digest})
             else:
-                options: dict[str, Any] = {"metadata": {"Comment": digest}} if digest else {}
-                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 1}, **options)
+                options: dict[str, Any] = {"metadata": {"Comment": digest}, "pil_kwargs": {"compress_level": 1}}
+                figure.savefig(buffer, format="png", dpi=150, **options)
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
 
 
