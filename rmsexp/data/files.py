@@ -107,7 +107,7 @@ def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None
     ``name``: the data set. ``origin``: a full sentence that says where to get the files and where to put them.
     """
     if absent := [path.relative_to(folder) for path in paths if not path.exists()]:
-        more = f", nor {len(absent) - 1} other files" if len(absent) > 1 else ""
+        more = f" ({len(absent)} files are missing)" if len(absent) > 1 else ""
         raise DataError(
             f"{name} is incomplete: in {folder} there is no {absent[0]}{more}.\n{origin} scale=demo needs no data."
         )

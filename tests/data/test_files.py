@@ -67,7 +67,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
     (tmp_path / "present").touch()
     require("CNN", tmp_path, [tmp_path / "present"], "Unpack it.")
-    message = rf"^CNN is incomplete: in {tmp_path} there is no a/b, nor 1 other files.\nUnpack it\. "
+    message = rf"^CNN is incomplete: in {tmp_path} there is no a/b \(2 files are missing\).\nUnpack it\. "
     with pytest.raises(DataError, match=message):
         require("CNN", tmp_path, [tmp_path / name for name in ("a/b", "present", "c")], "Unpack it.")
 
