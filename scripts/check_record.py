@@ -125,17 +125,6 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     sys.exit(entry_point(lambda _: main() or 0)([]))
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return the type of an option whose value is an integer that is not less than ``least``."""
-
-    def integer(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
-        return int(text)
-
-    return integer
-
-
 def shuffled(numbers: Mapping[str, int]) -> list[str]:
     """Return each kind as often as its number says, shuffled with a fixed seed."""
     kinds = [kind for kind, number in numbers.items() for _ in range(number)]

@@ -37,7 +37,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from check_record import Check, add_option, at_least
+from check_record import Check, add_option
+
+from rmsexp.system import command_line
 
 Found = dict[str, Any]  # results of a part, as its record has them
 POLL_SECONDS = 0.02
@@ -422,7 +424,7 @@ PARTS: dict[str, tuple[Part, int]] = {  # with the number of times
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--times", type=at_least(0), help="how often the runs are disturbed")
+    parser.add_argument("--times", type=command_line.number(int, 0), help="how often the runs are disturbed")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random moments (0)")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="changes of the runs")
     add_option(parser, None)

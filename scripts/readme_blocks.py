@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
-from scipy import special
 
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup
@@ -161,13 +160,13 @@ def answer() -> str:
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
         f"pRMSNorm on {partial}; {blind} cannot tell, since a model without norm equals LayerNorm there. "
         f"RMSNorm is better than no norm on {better} {all_tasks}, and worse on {worse}. In {improving} of these "
-        f"{len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
+        f"{len(rows)} verdicts runs still improved{rates if octaves else ''}."
     )
     time = (
         f"On CPUs a training step takes {eager_saved} less time with RMSNorm than with LayerNorm if both are composed "
         f"of PyTorch's operations (*eager*), and {fused_saved} less with our *fused* kernels. LayerNorm "
         f"takes {eager} of an eager step and, where measurable, {fused} of a fused one; of that, RMSNorm "
-        f"saves {of_eager} % eager and {of_fused} % fused (medians)."
+        f"saves {of_eager} % eager and {of_fused} % fused (median, range)."
     )
     return f"{quality}\n\n{time}"
 
@@ -211,7 +210,7 @@ def verdict(row: Mapping[Any, Any]) -> str:
         "but better", "slightly better"
     )
     if "registered" in row["remarks"]:
-        limits = f"{limits}; rules registered after some runs"
+        limits = f"{limits}; rules registered after these runs"
     return "; ".join(filter(None, [words.get(row["outcome"], f"undecided, partly beyond ±{margin}"), limits]))
 
 
@@ -227,7 +226,7 @@ def coverage() -> str:
         else:
             fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on {row['label']}")
     return (
-        f"In simulations they contained the truth in {listed(fine)} and, since learning rates were tuned coarsely, in "
+        f"In simulations they contained the truth in {listed(fine)} and, mostly for coarsely tuned rates, in "
         f"{spread(coarse, 0)} elsewhere."
     )
 
@@ -238,11 +237,11 @@ def spread(values: Iterable[float], decimals: int = 1, unit: str = " %") -> str:
 
 
 def cost(impl: str) -> tuple[str, str]:
-    """Return the share of a step that LayerNorm takes, where clearly above 0, and the median % of it RMSNorm saves."""
+    """Return the share of a step that LayerNorm takes, where clearly above 0, and the % of it that RMSNorm saves."""
     none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
     found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
     shares = [100 * one.saved / none[one.task, one.machine] for one in found]
-    return spread(none.values(), 0), f"{median(shares):.0f}"
+    return spread(none.values(), 0), f"{median(shares):.0f} ({min(shares):.0f} to {max(shares):.0f})"
 
 
 def fused_steps() -> str:
@@ -266,10 +265,10 @@ def gpu() -> str:
 
 
 def gpu_hours() -> str:
-    """How long runs of the paper's scale take on a GPU, and the memory of a step: eager RMSNorm, the newest timing."""
-    found = timing_records.load(REFERENCE / "nvidia-h200").sort_values("started")
-    rows = []
-    for each in found[found["series"] == "rms"].drop_duplicates("task", keep="last").itertuples():
+    """How long runs of the paper's scale take on a GPU, and the memory of a step: eager RMSNorm, means over timings."""
+    found = timing_records.load(REFERENCE / "nvidia-h200")
+    columns, rows = ["median_seconds_per_1k_steps", "peak_bytes"], []
+    for each in found[found["series"] == "rms"].groupby("task", as_index=False)[columns].mean().itertuples():
         steps = OmegaConf.load(ROOT / f"configs/recipe/{each.task}/paper.yaml").schedule.steps
         hours = each.median_seconds_per_1k_steps * steps / 1000 / 3600
         row = {
@@ -312,10 +311,7 @@ def spreads() -> dict[str, tuple[float, dict[Any, Any]]]:
     found = {}
     for task in TASKS:
         row = max(verdicts_on(EQUALITY, task), key=lambda row: row["seeds"])
-        half, count = row["difference"] - row["alone_low"], int(row["seeds"])
-        of_rates = special.ndtri(0.95) * np.nan_to_num(row["rates"])
-        sd = math.sqrt((half**2 - of_rates**2) * count) / special.stdtrit(count - 1, 0.95)
-        found[f"{task} medium {row['score']}"] = (float(sd), row)
+        found[f"{task} medium {row['score']}"] = (row["sd"], row)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from readme_blocks import PAPER_SAVINGS, listed, of_steps, spread, table, verdicts, verdicts_on
 
 from rmsexp.report.tables.formats import NO_VALUE
-from rmsexp.report.tables.verdicts import note_on_rates
+from rmsexp.report.tables.verdicts import note_on_rates, qualified
 from rmsexp.rules import claims
 
 
@@ -34,13 +34,13 @@ DOCKET = (
     Dispute(
         "Derf is better than norms, with AdamW",
         ARXIV("2512.10938"),
-        f"{ARXIV('2604.01563')}: 0.31 nats worse",
+        f"{ARXIV('2604.01563')}: 0.31 nats per subword worse",
         "Derf with tuned alpha is not worse than RMSNorm",
     ),
     Dispute(
         "Derf is better than norms, with Muon",
         ARXIV("2512.10938"),
-        f"{ARXIV('2604.01563')}: 0.97 nats worse",
+        f"{ARXIV('2604.01563')}: 0.97 nats per subword worse",
         "Derf is not worse than RMSNorm, with Muon",
     ),
     Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", SCALED),
@@ -50,7 +50,7 @@ DOCKET = (
         "its track 3",
         "RMSNorm without gain is not worse than RMSNorm",
     ),
-    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", PLACED),
+    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2, with QK-norm", PLACED),
     Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, "stable_range"),
     Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, "length_ladder"),
 )
@@ -61,7 +61,7 @@ def docket() -> str:
     rows = []
     for dispute in DOCKET:
         texts = [
-            f"{row['outcome']}: {row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) {row['unit']}"
+            f"{qualified(row)}: {row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) {row['unit']}"
             for row in verdicts()
             if row["claim"] == dispute.decides
         ]
@@ -136,7 +136,7 @@ def score(item: Item, row: Mapping[Any, Any]) -> str:
     if "equals" in item.claim:
         words = {claims.SUPPORTED: "agrees", claims.REFUTED: "disagrees"}
         found = "undecided" if row["blind"] else words.get(row["outcome"], "undecided")
-        return f"{found}{', not registered' * (not row['registered'])}"
+        return f"{found}{'*' * bool(row['remarks'])}{', not registered' * (not row['registered'])}"
     if math.isnan(row["low"]) or row["low"] <= 0 <= row["high"]:
         return "undecided"
     signs = {number.startswith("+") for number in item.published.split() if number[0] in "+-"}

@@ -36,6 +36,7 @@ from rmsexp.norms import Norm
 from rmsexp.records.record import RunFolder
 from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import paired_ratio
+from rmsexp.system import command_line
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
@@ -68,8 +69,8 @@ SILENT: Any = SimpleNamespace(update=lambda *_: None, report_evaluation=lambda *
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=check_record.at_least(2), default=30, help="number of rounds (30)")
-    parser.add_argument("--steps", type=check_record.at_least(1), default=60, help="steps per block (60)")
+    parser.add_argument("--rounds", type=command_line.number(int, 2), default=30, help="number of rounds (30)")
+    parser.add_argument("--steps", type=command_line.number(int, 1), default=60, help="steps per block (60)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()

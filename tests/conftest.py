@@ -197,7 +197,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from rmsexp.tasks import cifar10
 
     def make(folder: Path, images: Images, *_: object) -> None:
-        for name, pixels in images.pixels.items():
+        for name, pixels in images.x.items():
             np.save(folder / f"{name}.npy", ((pixels - 127.5) / 64).astype(np.float32))
 
     base, images = tmp_path_factory.getbasetemp(), shapes.shapes()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from omegaconf import OmegaConf
@@ -54,11 +54,6 @@ class Job(NamedTuple):
     rate: float
     seed: int
     folder: str
-
-    @property
-    def setting(self) -> str:
-        """The folder of its setting below the results, ``<task>/<setting>``."""
-        return str(PurePosixPath(self.folder).parents[1])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ some seconds, at worst tries to begin a run that has ended; the run's lock and i
 prevent that it is done twice.
 """
 
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registra
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
+from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
@@ -287,12 +287,9 @@ def code() -> dict[str, str]:
 
     The files are those of the package and the configs of runs, such as recipes.
     """
-    digest = hashlib.sha256(provenance.code().encode())
-    for path in sorted(config.CONFIGS.rglob("*.yaml")):
-        place = path.relative_to(config.CONFIGS)
-        if place.parts[0] not in NOT_OF_RUNS:
-            digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
-    files = digest.hexdigest()[:16]
+    places = (path.relative_to(config.CONFIGS) for path in config.CONFIGS.rglob("*.yaml"))
+    own = {each.as_posix(): (config.CONFIGS / each).read_bytes() for each in places if each.parts[0] not in NOT_OF_RUNS}
+    files = record.digest_of_sources(own | {"": provenance.code().encode()})
     return {"commit": campaign_file.commit_of(provenance.git(), files), "code": files}
 
 

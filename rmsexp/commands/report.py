@@ -74,7 +74,9 @@ def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[
             )
     campaigns = load_campaigns(*folders, problems=problems)
     gc.freeze()  # the records live to the end: no collection has to walk through them
-    tuning = [path for path in settings if campaign_report.is_tuning(path, settings[path], campaigns)]
+    tuned = {f"{campaign.root}/{job.folder}" for campaign in campaigns for job in campaign.jobs if job.stage != "final"}
+    # settings with pilot and tuning runs alone have no report of their own
+    tuning = [path for path, own in settings.items() if len(own.runs) and tuned.issuperset(own.runs["folder"])]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]
     timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -103,11 +103,15 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
     from rmsexp.records.record import RunFolder
     from rmsexp.work import runner
 
-    shared = _shared(sweep.launcher, len(jobs))
+    shared = list[str]()
+    if sweep.launcher.get("n_jobs"):  # of joblib, which refuses 0 by itself: no more processes than runs
+        import joblib
+
+        shared = [f"hydra.launcher.n_jobs={min(joblib.effective_n_jobs(sweep.launcher['n_jobs']), len(jobs))}"]
     # Earlier runs are moved aside before the first run begins. If the sweep is interrupted, its command without
     # force=true then does the runs that are left.
     for earlier in (RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
-        with earlier.locked():
+        with earlier.lock.held():
             runner.set_aside(earlier)
     begun = [word for word in sweep.words or [] if not word.startswith("force=")]
     try:
@@ -132,17 +136,6 @@ def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
     direction = {"min": "minimize", "max": "maximize"}[task_class(job.config.task, job.config._target_).target.mode]
     preset = {"hydra.sweeper.direction": direction, "hydra.sweeper.sampler.seed": job.config.seed}
     return [f"{key}={value}" for key, value in preset.items() if key not in known]
-
-
-def _shared(launcher: Mapping[str, Any], runs: int) -> list[str]:
-    """Return the override that limits joblib's processes to the number of runs, which share the cores; or []."""
-    if not launcher.get("n_jobs"):  # another launcher; joblib refuses 0 by itself
-        return []
-    import joblib
-
-    jobs = launcher["n_jobs"]
-    at_once = jobs if jobs > 0 else max(1, joblib.cpu_count() + 1 + jobs)
-    return [f"hydra.launcher.n_jobs={min(at_once, runs)}"]
 
 
 def run(composed: DictConfig) -> float:  # noqa: ARG001

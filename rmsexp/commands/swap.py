@@ -301,7 +301,7 @@ def swap(
     for folder in list(record.find_runs(results / name / "own")):  # the page would show what cannot be compared
         earlier = {key: value for key, value in options(folder).items() if key in config}
         if folder.parent.name in (AS_IS, norm) or earlier not in ({}, config):
-            with (files := record.RunFolder(folder)).locked():
+            with (files := record.RunFolder(folder)).lock.held():
                 files.move_aside()
     recorded: dict[str, Any] = {"results": results, "target": ("train", "loss", "min"), "device": used, "force": True}
     for label, form in ((AS_IS, "eager"), (norm, impl)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -21,43 +21,29 @@ class DataError(ReportedError):
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled colour images in two splits, or three with validation images.
+    """Labelled colour images by split: "train" and "test", and perhaps "valid".
 
-    Images ``…_x`` are uint8, or float32 if whitened, of shape (image, 3, height, width); labels ``…_y`` are int64 of
-    shape (image,). For ``digest`` and ``builtin`` see :class:`Source`.
+    Images ``x`` are uint8, or float32 if whitened, of shape (image, 3, height, width); labels ``y`` are int64 of shape
+    (image,). For ``digest`` and ``builtin`` see :class:`Source`.
     """
 
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
+    x: Mapping[str, np.ndarray]
+    y: Mapping[str, np.ndarray]
     name: str
     digest: str
     builtin: bool
-    valid_x: np.ndarray | None = None
-    valid_y: np.ndarray | None = None
-
-    @property
-    def pixels(self) -> dict[str, np.ndarray]:
-        valid = {} if self.valid_x is None else {"valid_x": self.valid_x}
-        return {"train_x": self.train_x, **valid, "test_x": self.test_x}
 
     def with_validation(self, count: int) -> Images:
         """Return the data set with the last ``count`` training images as validation images.
 
         Raises: ValueError if no training image would be left.
         """
-        rest = len(self.train_y) - count
+        rest = len(self.y["train"]) - count
         if rest < 1:
-            raise ValueError(f"data.validation={count} leaves none of the {len(self.train_y)} training images")
-        return replace(
-            self,
-            train_x=self.train_x[:rest],
-            train_y=self.train_y[:rest],
-            valid_x=self.train_x[rest:],
-            valid_y=self.train_y[rest:],
-            digest=hashlib.sha256(f"{self.digest}, validation {count}".encode()).hexdigest(),
-        )
+            raise ValueError(f"data.validation={count} leaves none of the {len(self.y['train'])} training images")
+        x, y = ({**own, "train": own["train"][:rest], "valid": own["train"][rest:]} for own in (self.x, self.y))
+        digest = hashlib.sha256(f"{self.digest}, validation {count}".encode()).hexdigest()
+        return replace(self, x=x, y=y, digest=digest)
 
 
 @dataclass(frozen=True)

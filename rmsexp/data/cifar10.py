@@ -34,21 +34,21 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     """
 
     def read(folder: Path) -> dict[str, Any]:
-        return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
+        return {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in images.x}
 
     folder = root / "whitened" / key(__file__, images.digest, eps)
-    return replace(images, **cached(folder, read, lambda folder: _make(folder, images, eps, report)))
+    return replace(images, x=cached(folder, read, lambda folder: _make(folder, images, eps, report)))
 
 
 def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
-    report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
-    mean, matrix = fit(images.train_x, eps)
-    for name, pixels in images.pixels.items():
+    report(f"whitening {sum(map(len, images.x.values())):,} images (once; less than a minute)")
+    mean, matrix = fit(images.x["train"], eps)
+    for split, pixels in images.x.items():
         result = np.empty(pixels.shape, dtype=np.float32)
         for start in range(0, len(pixels), BLOCK):
             block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
             result[start : start + BLOCK] = block.reshape(-1, *pixels.shape[1:])
-        np.save(folder / f"{name}.npy", result)
+        np.save(folder / f"{split}.npy", result)
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,10 +86,8 @@ def load(root: Path) -> Images:
         with downloading("CIFAR-10", folder, "task=cifar10 scale=small", root):
             train, test = (CIFAR10(folder, train=is_train, download=True) for is_train in (True, False))
     return Images(
-        _channels_first(train.data),
-        np.array(train.targets, dtype=np.int64),
-        _channels_first(test.data),
-        np.array(test.targets, dtype=np.int64),
+        {"train": _channels_first(train.data), "test": _channels_first(test.data)},
+        {"train": np.array(train.targets, dtype=np.int64), "test": np.array(test.targets, dtype=np.int64)},
         name="CIFAR-10",
         digest=hashlib.sha256(repr([*CIFAR10.train_list, *CIFAR10.test_list]).encode()).hexdigest(),
         builtin=False,
@@ -146,7 +144,9 @@ def from_folder(folder: Path, root: Path) -> Images:
             raise DataError(f"{folder}: {error}.\nPut images into train/CLASS and test/CLASS of this folder.") from None
 
     def read(stored: Path) -> dict[str, Any]:
-        return {name: np.load(stored / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y")}
+        return {
+            part: {name: np.load(stored / f"{name}_{part}.npy") for name in ("train", "test")} for part in ("x", "y")
+        }
 
     arrays = cached(root / "images" / key(__file__, digest), read, make)
     return Images(**arrays, name=folder.name, digest=digest, builtin=False)

@@ -5,7 +5,6 @@ is the median over several fresh processes, which train a small model between th
 """
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,10 +53,8 @@ def quiet_probes(report: Report) -> dict[str, Any]:  # noqa: ARG001
     return {"seconds": medians(taken)}
 
 
-def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_probes) -> list[str]:
+def calibrate(report: Report) -> list[str]:
     """Measure the baseline speed, replace the stored one, and return lines about it. Campaign workers pause meanwhile.
-
-    ``work``: what a process does; it must be importable there.
 
     Raises: ProcessError or ValueError if the machine was not quiet, OSError if the file cannot be written; then nothing
     is stored.
@@ -65,7 +62,7 @@ def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_p
     with measuring(report):
         report(f"measuring the quiet machine in {PROCESSES} processes; takes about a minute")
         names = [f"process {number} of {PROCESSES}" for number in range(1, PROCESSES + 1)]
-        found = [Times(*new_process.in_new_process(name, work, (), report)["seconds"]) for name in names]
+        found = [Times(*new_process.in_new_process(name, quiet_probes, (), report)["seconds"]) for name in names]
     times, lines = medians(found), list[str]()
     for part, median, seconds in zip(Times._fields, times, zip(*found, strict=True), strict=True):
         spread = f"{min(seconds) / median:.2f} to {max(seconds) / median:.2f} times the median"

@@ -9,7 +9,6 @@ each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate``
 """
 
 import statistics
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -128,8 +127,8 @@ class ProbedContention(Contention):
     On a GPU there are none: they would say nothing about its steps.
     """
 
-    def __init__(self, device: torch.device, processes: Collection[int | str] = ("self",)) -> None:
-        super().__init__(device, processes=processes)
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
         self._taken, self._spikes = list[Times](), 0
 
     def probe(self) -> bool:

@@ -27,10 +27,10 @@ def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -
     uniform(math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel))))(weight, generator)
 
 
-def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw a square weight uniformly (by the Haar measure) from the orthogonal matrices."""
+def orthogonal(weight: Tensor, generator: torch.Generator, gain: float = 1.0) -> None:
+    """Draw a square weight uniformly (by the Haar measure) from the orthogonal matrices, times ``gain``."""
     q, r = torch.linalg.qr(torch.empty(weight.shape).normal_(0, 1, generator=generator))
-    weight.copy_(q * r.diagonal().sign())  # without the signs q is not distributed uniformly
+    weight.copy_(gain * (q * r.diagonal().sign()))  # without the signs q is not distributed uniformly
 
 
 def normal(std: float) -> Initialiser:
@@ -56,12 +56,6 @@ def uniform(bound: float) -> Initialiser:
 def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
     """Return an initialiser of matrices that applies ``square`` to square ones and ``other`` to the others."""
     return lambda weight, generator: (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
-
-
-def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw 0.05 times a random orthogonal matrix, as the code of Cooijmans et al. 2017 (attentive reader) does."""
-    orthogonal(weight, generator)
-    weight.mul_(0.05)
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:

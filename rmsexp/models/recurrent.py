@@ -146,7 +146,7 @@ class GRU(Recurrence):
             "bias": self.bias_of_state(),
             "mask": mask,
         }
-        return kernels.sequence("gru", *self.form(), inputs, reverse=reverse)
+        return kernels.sequence("gru", *self.form(), inputs, reverse=reverse)[0]
 
     def products(self, x: Tensor, weights: Weights) -> Tensor:
         """Return ``W x + b`` and ``V x + d``, concatenated and before the norms, ``(…, 3 hidden_size)``."""
@@ -218,7 +218,7 @@ class LSTM(Recurrence):
             "mask": mask,
         }
         norms = form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights["gates_h"].dtype)
-        return kernels.sequence("lstm", *norms, inputs, reverse=reverse)
+        return kernels.sequence("lstm", *norms, inputs, reverse=reverse)[0]
 
 
 def impl_of(norm: Norm, model: nn.Module) -> str:

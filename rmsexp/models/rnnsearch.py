@@ -166,7 +166,8 @@ class RNNSearch(nn.Module):
             "bias": self.second_gru.bias_of_state(),
             "mask": source_mask,
         }
-        return kernels.sequence("decoder", (*form, *query_form[:3]), eps, inputs)
+        states, contexts = kernels.sequence("decoder", (*form, *query_form[:3]), eps, inputs)
+        return states, contexts
 
     def _advance(
         self,

@@ -158,19 +158,6 @@ class PerExampleNorm(FusedNormaliser):
         return f"{self.normalized_shape}, eps={self.eps}, {parameters}, impl={self.impl!r}, axes={self.axes}"
 
 
-def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
-    """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
-
-    These axes hold more than ``k`` elements. Flattening ``x`` to slice it once would copy channels-last feature maps.
-    """
-    axis = x.dim() - dims
-    if torch.compiler.is_compiling():  # one view for all sizes: below, the number of views depends on them
-        return [x.flatten(axis).narrow(axis, 0, k)]
-    whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
-    parts = [x.narrow(axis, 0, whole)] if whole else []
-    return parts + (first_units(x.select(axis, whole), dims - 1, rest) if rest else [])
-
-
 @dataclass(frozen=True, kw_only=True)
 class PerExampleNormOptions(Norm):
     """Options that all norms with a layer derived from :class:`PerExampleNorm` have.

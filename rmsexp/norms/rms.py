@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rmsexp.norms import kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first_units
+from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 from rmsexp.system import checks
 
 ROUNDING = ("ceil", "floor")
@@ -106,10 +106,8 @@ class RMSNorm(PerExampleNorm):
         if k == n:
             total = x.square().sum(axes, keepdim=True)
         else:
-            batch_dims = x.dim() - len(axes)
-            sums = [part.square().sum(tuple(range(batch_dims, part.dim()))) for part in first_units(x, len(axes), k)]
-            total = sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-            total = total.reshape(*x.shape[:batch_dims], *[1] * len(axes))
+            first = x.flatten(-len(axes))[..., :k]
+            total = first.square().sum(-1).view(*x.shape[: -len(axes)], *[1] * len(axes))
         statistic = total / self.divisor(k)
         if self.eps_inside:
             return x, torch.rsqrt(statistic + eps)

@@ -20,7 +20,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedDict
 
@@ -199,20 +198,11 @@ class RunFolder:
         # the words of the run's command line, in the place where programs with Hydra have them
         self.overrides_path = path / ".hydra" / "overrides.yaml"
         # beside the folder, which can thus be renamed while it is locked
-        self.lock_path = path.parent / f".{path.name}.lock"
-        self._lock = Lock(self.lock_path, path)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Return a context in which this object holds the run's lock (see :meth:`rmsexp.system.lock.Lock.held`)."""
-        return self._lock.held()
+        self.lock = Lock(path.parent / f".{path.name}.lock", path)
 
     def is_locked(self) -> bool:
         """Return whether a living process, possibly this one, holds the run's lock."""
-        return is_locked(self.lock_path)
-
-    def check_lock(self) -> None:
-        """Raise RunLockedError if this object holds the lock, but another process may write the run."""
-        self._lock.check()
+        return is_locked(self.lock.path)
 
     def move_aside(self) -> Path | None:
         """Rename the folder, if there is anything in it, to ``<name>.old<number>``, with the smallest unused number.
@@ -245,7 +235,7 @@ class RunFolder:
 
         Raises: RunLockedError if another process may have taken over the run.
         """
-        self.check_lock()
+        self.lock.check()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
         metrics = read_regular(self.metrics_path) if status in ENDED and self.metrics_path.exists() else b""
         content |= {"run": run, "checkpoint": checkpoint, "metrics": _extent(metrics) if status in ENDED else None}
@@ -296,7 +286,7 @@ class RunFolder:
         Raises: RunLockedError if another process may have taken over the run; ValueError for NaN or an infinite value.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        self.check_lock()
+        self.lock.check()
         with open_regular(self.metrics_path, "ab") as file:
             file.write(lines.encode())
             file.flush()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pandas as pd
 
@@ -102,7 +102,7 @@ def write(
         tables=tuned,
         charts=charts,
         notes=notes,
-        settings={each.name: {each.root / PurePosixPath(job.setting) for job in each.jobs} for each in campaigns},
+        settings={each.name: {(each.root / job.folder).parents[1] for job in each.jobs} for each in campaigns},
     )
 
 
@@ -134,15 +134,3 @@ def _charts(
         for name, (title, caption, every_panel) in drawn.items()
         if (shown := [panel for panel in every_panel if panel.marks or panel.texts])
     }
-
-
-def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:
-    """Return whether a setting has runs, all of them pilot or tuning runs. ``folder``, ``records``: the setting's."""
-    runs = {
-        f"{campaign.root}/{job.folder}"
-        for campaign in campaigns
-        if folder.is_relative_to(campaign.root)
-        for job in campaign.jobs
-        if job.stage != "final"
-    }
-    return not records.runs.empty and runs.issuperset(records.runs["folder"])

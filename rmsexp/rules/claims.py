@@ -103,6 +103,7 @@ class Verdict:
         p, adjusted_p: the p-value of the test, and with Bonferroni's correction; 1 if the claim cannot be supported.
         rates: the standard deviation of the difference that comes from the choice of rates, sqrt(R_a² + R_b²) / 2, and
             is counted in the interval; NaN if it is not known, and then the interval does not count it.
+        sd: the standard deviation of the differences of the finished pairs; NaN if there are less than two.
         pairs: the number of pairs that were tested.
         diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
     """
@@ -118,6 +119,7 @@ class Verdict:
     p: float
     adjusted_p: float
     rates: float
+    sd: float
     pairs: int
     diverged_a: int
     diverged_b: int
@@ -247,6 +249,7 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
         p=p,
         adjusted_p=min(1.0, size * p),
         rates=rates,
+        sd=math.nan if few else float(np.std(pairs.differences, ddof=1)),
         pairs=len(pairs.scores) if by_ranks else len(pairs.finished),
         diverged_a=len(pairs.diverged_a),
         diverged_b=len(pairs.diverged_b),

@@ -84,21 +84,21 @@ def power(
 
 
 def power_of(verdict: Verdict) -> float:
-    """Return the power of a verdict's test at a true difference of 0, with the deviation that its interval implies.
+    """Return the power of a verdict's test at a true difference of 0, with the spread of its differences.
 
     NaN for superiority, and if the interval has no finite lower end, as where diverged runs rule out support.
     """
     if verdict.claim.margin is None or not math.isfinite(verdict.low):
         return math.nan
     rates = float(np.nan_to_num(verdict.rates))
-    return power(verdict.claim, _sd(verdict), verdict.pairs, (1 - verdict.level) / 2, rates=rates)
+    return power(verdict.claim, verdict.sd, verdict.pairs, (1 - verdict.level) / 2, rates=rates)
 
 
 def smallest_seen(verdict: Verdict) -> float:
     """Return the :func:`smallest` difference that a verdict's interval would tell from 0; NaN without a lower end."""
     if not math.isfinite(verdict.low):
         return math.nan
-    return smallest(_sd(verdict), verdict.pairs, float(np.nan_to_num(verdict.rates)), verdict.level)
+    return smallest(verdict.sd, verdict.pairs, float(np.nan_to_num(verdict.rates)), verdict.level)
 
 
 def smallest(sd: float, count: int, rates: float = 0.0, level: float = 1 - 2 * ALPHA) -> float:
@@ -111,11 +111,3 @@ def smallest(sd: float, count: int, rates: float = 0.0, level: float = 1 - 2 * A
     chances = [(1 + level) / 2, POWER]
     of_seeds = float(special.stdtrit(count - 1, chances).sum()) * sd / math.sqrt(count)
     return math.hypot(of_seeds, float(special.ndtri(chances).sum()) * rates)
-
-
-def _sd(verdict: Verdict) -> float:
-    """Return the standard deviation of the differences, from the interval of a verdict."""
-    half, chance = verdict.difference - verdict.low, (1 + verdict.level) / 2
-    of_rates = float(special.ndtri(chance)) * float(np.nan_to_num(verdict.rates))
-    of_seeds = math.sqrt(max(0.0, half**2 - of_rates**2))
-    return of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, chance))

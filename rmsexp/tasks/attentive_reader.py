@@ -68,7 +68,7 @@ from rmsexp.train.schedule import Constant
 
 # None: as in the published code
 INITIALISERS = {
-    None: init.square_or_not(init.small_orthogonal, partial(init.glorot_uniform, extra=1)),
+    None: init.square_or_not(partial(init.orthogonal, gain=0.05), partial(init.glorot_uniform, extra=1)),
     "orthogonal": init.square_or_not(init.orthogonal, init.glorot_uniform),
 }
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective

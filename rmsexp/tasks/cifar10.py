@@ -125,7 +125,7 @@ class Task(TaskBase):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         images = SOURCES[config.data.name](config.data)
-        self.classes = int(images.train_y.max()) + 1
+        self.classes = int(images.y["train"].max()) + 1
         self.target = replace(self.target, chance=1 - 1 / self.classes)
         if config.data.validation is not None:
             images = images.with_validation(config.data.validation)
@@ -134,7 +134,7 @@ class Task(TaskBase):
             self.held_out = ("test",)
             self.quantities = [quantity for quantity in self.quantities if quantity.split != "valid"]
         super().__init__(config, device, images)
-        size = len(images.train_y)
+        size = len(images.y["train"])
         if config.batch_size > size:
             raise ValueError(f"batch_size={config.batch_size} is more than the {size} training images")
 
@@ -152,7 +152,7 @@ class Task(TaskBase):
         seed, options = self.config.seed, self.config.model
         init.initialise(model, init.INITIALISERS[options.init], partial(stream, seed, "init"))
         if options.data_init:
-            indices = permutation(len(self._images.train_y), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
+            indices = permutation(len(self._images.y["train"]), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
             images, _ = self.load(indices)
             init.initialise_from_data(
                 model, lambda: model(images, StreamNoise(seed, "calibration noise", device=self.device))
@@ -165,13 +165,13 @@ class Task(TaskBase):
 
     def plan(self, epoch: int) -> np.ndarray:
         """Return the batches of an epoch, ``(step, batch)``, without the images that do not fill a batch."""
-        size, batch_size = len(self.source.train_y), self.config.batch_size
+        size, batch_size = len(self.source.y["train"]), self.config.batch_size
         order = permutation(size, self.config.seed, "order", epoch).numpy()
         return order[: size - size % batch_size].reshape(-1, batch_size)
 
     def load(self, indices: np.ndarray, step: int = 0, split: str = "train") -> Batch:  # noqa: ARG002
         """Return images, in the model's memory format, and labels of a split."""
-        arrays = (getattr(self._images, f"{split}_{part}")[indices] for part in ("x", "y"))
+        arrays = (part[split][indices] for part in (self._images.x, self._images.y))
         images, labels = self.on_device(arrays)
         return images.contiguous(memory_format=MEMORY_FORMATS[self.config.model.memory_format]), labels
 
@@ -184,6 +184,6 @@ class Task(TaskBase):
         return Objective(loss / len(labels), {"loss": loss, "error": wrong.sum()}, len(labels))
 
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
-        indices = np.arange(len(getattr(self._images, f"{split}_y")))[:examples]
+        indices = np.arange(len(self._images.y[split]))[:examples]
         parts = cut(indices, EVALUATION_BATCH)
         return self.mean_metrics(model, partial(self.load, split=split), parts, len(indices))

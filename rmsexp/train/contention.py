@@ -8,7 +8,7 @@ Ctrl-Z. Commands that time steps measure probes as well (:mod:`rmsexp.measure.pr
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from rmsexp.records.record import STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.system import process
 
 
-def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
-    """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of these processes."""
+def _schedstat() -> dict[str, tuple[int, int]]:
+    """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of this process."""
     times = {}
-    for path in (path for pid in processes for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+    for path in Path("/proc/self/task").glob("*/schedstat"):
         try:
             ran, waited, _ = path.read_text().split()
         except (OSError, ValueError):  # the thread has ended
@@ -62,13 +62,10 @@ class Contention:
 
     ``shared``: whether a launcher does other runs at the same time. The run is then disturbed even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
-    ``processes``: the ids of the processes that do the work; by default, it is this one.
     """
 
-    def __init__(
-        self, device: torch.device, shared: bool = False, processes: Collection[int | str] = ("self",)
-    ) -> None:
-        self._shared, self._processes = shared, processes
+    def __init__(self, device: torch.device, shared: bool = False) -> None:
+        self._shared = shared
         self.on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
@@ -83,7 +80,7 @@ class Contention:
         A container that is frozen and thawed gets no signal.
         """
         try:
-            threads, machine = _schedstat(self._processes), _machine()
+            threads, machine = _schedstat(), _machine()
         except (OSError, ValueError, IndexError):
             self._readable = False
             yield
@@ -96,7 +93,7 @@ class Contention:
                 yield
             self._suspended |= bool(continued)
         finally:  # the run may be interrupted inside
-            for thread, (ran, waited) in _schedstat(self._processes).items():
+            for thread, (ran, waited) in _schedstat().items():
                 before = threads.get(thread, (0, 0))
                 self._ran += ran - before[0]
                 self._waited += waited - before[1]

@@ -90,7 +90,7 @@ def restore(
         files.cut_metrics(state.metrics_bytes)
         return state, clock
 
-    files.check_lock()  # preparing the data may have taken hours; what follows cuts the metrics
+    files.lock.check()  # preparing the data may have taken hours; what follows cuts the metrics
     restored, warnings = checkpoint.load(files.checkpoints, identity, use)
     for warning in warnings:
         warn(warning)
@@ -142,18 +142,6 @@ def share_start(
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
     return start
-
-
-def evaluated_after(config: Any, step: int) -> int:
-    """Return the first scheduled evaluation after ``step``, which may lie beyond the end of the run.
-
-    Scheduled are the multiples of ``eval_every`` or, if ``evaluation`` is set, the steps of :mod:`rmsexp.config.score`
-    (after the last of them a step beyond the schedule is returned). The evaluation when a run ends is not counted.
-    """
-    if config.evaluation is None:
-        return (step // config.eval_every + 1) * config.eval_every
-    steps = config.schedule.steps
-    return next((point for point in score.steps(steps) if point > step), step + steps)
 
 
 def evaluated_at(config: Any, step: int, last: bool) -> Sequence[Extent]:
@@ -245,9 +233,10 @@ class Trainer:
 
     def _next_edge(self) -> int:
         """Return the next edge: a step after which something is logged, evaluated or saved, or the last one."""
-        step, config = self.state.step, self.config
-        edges = ((step // every + 1) * every for every in (config.log_every, config.checkpoint_every))
-        return min(config.max_steps, evaluated_after(config, step), *edges)
+        config, steps = self.config, range(self.state.step + 1, self.config.max_steps)
+        every = config.log_every, config.checkpoint_every
+        edges = (step for step in steps if any(step % n == 0 for n in every) or evaluated_at(config, step, last=False))
+        return next(edges, config.max_steps)
 
     def _warm_up(self) -> None:
         """Take the next step a few times, so that times exclude compilation and cold caches; then restore the state."""

@@ -68,10 +68,8 @@ def machine_id() -> str:
 @cache
 def code() -> str:
     """Return a digest of the package's sources, which identifies the code whether or not it is committed."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    paths = (path for path in PACKAGE.rglob("*") if path.suffix in SOURCES)
+    return record.digest_of_sources({path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in paths})
 
 
 def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, bytes]:

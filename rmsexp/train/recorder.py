@@ -89,7 +89,7 @@ class Recorder:
         self._step, self._diverged, self._seen = 0, "", dict[tuple[str, str], None]()
         self._clock, self._contention = Clock(), Contention(self._device)
         with ExitStack() as lock:  # which is freed if the run cannot begin
-            lock.enter_context(self._files.locked())
+            lock.enter_context(self._files.lock.held())
             if self._files.run_path.exists() or self._files.metrics_path.exists():
                 if not self._force:
                     raise ConfigError(f"{self._files.path} has a run already; force=True moves it aside")

@@ -48,7 +48,11 @@ class Constant:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(self.steps, self.warmup)
+        checks.at_least("schedule.steps", self.steps, 1)
+        if self.warmup is not None:
+            checks.at_least("schedule.warmup", self.warmup, 1)
+            if self.warmup > self.steps:
+                raise ValueError(f"schedule.warmup={self.warmup} must be at most schedule.steps={self.steps}")
         if self.decay is not None:
             checks.fraction("schedule.decay", self.decay)
 
@@ -91,7 +95,8 @@ class Cosine:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_lengths(self.steps, self.warmup)
+        checks.at_least("schedule.steps", self.steps, 1)
+        checks.at_least("schedule.warmup", self.warmup, 1)
         checks.probability("schedule.floor", self.floor)
         if self.warmup >= self.steps:
             raise ValueError(f"schedule.warmup={self.warmup} must be less than schedule.steps={self.steps}")
@@ -102,13 +107,3 @@ class Cosine:
             return {"lr": (step + 1) / self.warmup}
         done = min(1.0, (step - self.warmup + 1) / (self.steps - self.warmup))
         return {"lr": self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2}
-
-
-def _check_lengths(steps: int, warmup: int | None) -> None:
-    """Raise ValueError unless ``1 <= warmup <= steps``, so that the learning rate reaches its peak; None is valid."""
-    checks.at_least("schedule.steps", steps, 1)
-    if warmup is None:
-        return
-    checks.at_least("schedule.warmup", warmup, 1)
-    if warmup > steps:
-        raise ValueError(f"schedule.warmup={warmup} must be at most schedule.steps={steps}")

@@ -60,7 +60,7 @@ class Writer:
 
     def save(self, payload: checkpoint.Payload, step: int) -> None:
         """Save a checkpoint, then update ``run.json`` and ``status.json``. Raises: as :meth:`write_status`."""
-        self.files.check_lock()
+        self.files.lock.check()
         checkpoint.save(self.files.checkpoints, {"identity": self._identity._asdict()} | payload)
         self._write_progress(step)
 
@@ -92,7 +92,7 @@ class Writer:
         self.write_status("running")
 
     def _write_run(self) -> None:
-        self.files.check_lock()
+        self.files.lock.check()
         *earlier, current = self._facts["sessions"]
         added: dict[str, Any] = {"contention": self.contention}
         if self._failures.errors:

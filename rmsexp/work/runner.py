@@ -85,7 +85,7 @@ def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     provenance.code()
     provenance.git()
     files = record.RunFolder(job.folder)
-    with files.locked():
+    with files.lock.held():
         if job.config.force:
             set_aside(files, conditions.group)
         try:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,18 +16,10 @@ from rmsexp.train.device import available
 from rmsexp.train.step import depending_on_step
 
 
-class Trained(NamedTuple):
-    """A model in evaluation mode with its task. ``step``: the step at which its checkpoint was saved."""
-
-    task: Any
-    model: Any
-    step: int
-
-
 def load(
     folder: Path, kind: type, device: torch.device, report: Callable[[str], None], *, which: str = "best"
-) -> Trained:
-    """Return the task and the model of the run in ``folder``.
+) -> tuple[Any, Any, int]:
+    """Return the task, the model in evaluation mode and the step of its checkpoint, of the run in ``folder``.
 
     ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long.
     ``which``: the checkpoint, "best" or "last".
@@ -60,4 +52,4 @@ def load(
         raise checkpoint.CheckpointError(f"{path} does not fit the run's config.yaml ({reason})") from None
     for layer in depending_on_step(model):
         layer.set_step(step)
-    return Trained(task, model.eval(), step)
+    return task, model.eval(), step

@@ -129,7 +129,7 @@ def weak_baseline(root: Path) -> str:
         files = record.RunFolder(run_of(root, "rms", seed))
         rows, _ = files.read_metrics()
         files.metrics_path.write_text("".join(json.dumps(row | {"loss": row["loss"] + 1}) + "\n" for row in rows))
-        with files.locked():
+        with files.lock.held():
             files.write_status("finished", 3000)
     return r"baseline    rms scores \+1 against"
 
@@ -181,7 +181,7 @@ def copied_later_rows(root: Path) -> str:
     copied_run(root)
     files = record.RunFolder(run_of(root, "rms", 1))
     files.metrics_path.write_bytes(files.metrics_path.read_bytes().partition(b"\n")[2])
-    with files.locked():
+    with files.lock.held():
         files.write_status("finished", 3000)
     return "no copies   .*/seed1 has the losses of .*/seed0"
 

@@ -119,7 +119,7 @@ def test_a_run_whose_files_cannot_be_used_does_not_end_the_worker(
 def test_a_locked_run_is_left_and_looked_at_again(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """When nothing else is left, the worker waits. Here the other worker finishes one run, and dies in another."""
     first, second, *others = simulation.planned()
-    locks = [record.RunFolder(simulation.asked.results / job.folder).locked() for job in (first, second)]
+    locks = [record.RunFolder(simulation.asked.results / job.folder).lock.held() for job in (first, second)]
     for held in locks:
         held.__enter__()
     waits: list[float] = []

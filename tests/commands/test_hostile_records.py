@@ -170,12 +170,12 @@ def test_something_else_in_the_place_of_a_lock(tmp_path: Path, thing: Callable[[
     folder = RunFolder(tmp_path / "seed0")
     folder.path.mkdir()
     folder.write_status("running", 3)
-    thing(folder.lock_path)
+    thing(folder.lock.path)
     with no_waiting(5):
         if thing is not THINGS["dangling link"]:
             with pytest.raises(OSError, match=r"\.seed0\.lock|cannot be written"):
                 folder.read_status()
-            with pytest.raises(OSError, match="cannot be written"), lock.Lock(folder.lock_path, folder.path).held():
+            with pytest.raises(OSError, match="cannot be written"), lock.Lock(folder.lock.path, folder.path).held():
                 pass
 
 

@@ -76,7 +76,7 @@ def last_error(results: Path, series: str, seed: int) -> str:
 
 
 def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
+    with record.RunFolder(results / "cifar10/demo/ln/seed1").lock.held():
         assert status.main([str(results)]) == 0
     names = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
     lines = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
@@ -142,7 +142,7 @@ def on_a_terminal(words: list[str], until: bytes, lines: int = 50) -> tuple[int,
 
 def test_what_needs_attention_is_watched_on_a_small_terminal_until_ctrl_c(results: Path) -> None:
     """Lines beyond the last one of the terminal are not shown."""
-    with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
+    with record.RunFolder(results / "cifar10/demo/ln/seed1").lock.held():
         exit_status, output = on_a_terminal([str(results), "--watch"], b"damaged records\x1b", lines=14)
     assert (exit_status, output.count("Traceback")) == (130, 0)
     assert output.endswith("rmsexp: interrupted\r\n")

@@ -60,12 +60,12 @@ def archive(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_splits_hold_the_batches_in_order(tmp_path: Path) -> None:
     images = cifar10.load(tmp_path)
     expected = [batch(4 + seed, seed) for seed in range(3)]
-    assert images.train_x.shape == (9, 3, 32, 32)
-    assert images.train_x.dtype == np.uint8
-    assert images.train_y.dtype == images.test_y.dtype == np.int64
-    np.testing.assert_array_equal(images.train_x.reshape(9, -1), np.concatenate([b["data"] for b in expected[:2]]))
-    np.testing.assert_array_equal(images.train_y, expected[0]["labels"] + expected[1]["labels"])
-    np.testing.assert_array_equal(images.test_x.reshape(6, -1), expected[2]["data"])
+    assert images.x["train"].shape == (9, 3, 32, 32)
+    assert images.x["train"].dtype == np.uint8
+    assert images.y["train"].dtype == images.y["test"].dtype == np.int64
+    np.testing.assert_array_equal(images.x["train"].reshape(9, -1), np.concatenate([b["data"] for b in expected[:2]]))
+    np.testing.assert_array_equal(images.y["train"], expected[0]["labels"] + expected[1]["labels"])
+    np.testing.assert_array_equal(images.x["test"].reshape(6, -1), expected[2]["data"])
     assert not images.builtin
     assert images.digest == cifar10.load(tmp_path).digest
 
@@ -102,7 +102,8 @@ def make(seed: int = 0) -> Images:
     mixed[:, -1] = mixed[:, 0]
     pixels = np.rint(mixed).clip(0, 255).astype(np.uint8).reshape(-1, 3, 4, 4)
     labels = rng.integers(0, 10, 700)
-    return Images(pixels[:500], labels[:500], pixels[500:], labels[500:], "noise", f"digest {seed}", True)
+    x, y = ({"train": own[:500], "test": own[500:]} for own in (pixels, labels))
+    return Images(x, y, "noise", f"digest {seed}", True)
 
 
 def whiten(images: Images, cache: Path, eps: float = EPS) -> tuple[Images, list[str]]:
@@ -114,21 +115,25 @@ def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
     """They are whitened with the mean and the matrix of the remaining training images."""
     images = make()
     held_out = images.with_validation(100)
-    assert list(held_out.train_y) == list(images.train_y[:400])
-    assert list(held_out.valid_y) == list(images.train_y[400:])
+    assert list(held_out.y["train"]) == list(images.y["train"][:400])
+    assert list(held_out.y["valid"]) == list(images.y["train"][400:])
     assert held_out.digest != images.digest
     for count in (500, 501):
         with pytest.raises(ValueError, match=f"data.validation={count} leaves none of the 500 training images"):
             images.with_validation(count)
-    assert len(images.with_validation(499).train_y) == 1
+    assert len(images.with_validation(499).y["train"]) == 1
     assert held_out.digest != images.with_validation(99).digest
-    remaining = replace(images, train_x=images.train_x[:400], train_y=images.train_y[:400], test_x=images.train_x[400:])
+    remaining = replace(
+        images,
+        x={"train": images.x["train"][:400], "test": images.x["train"][400:]},
+        y={"train": images.y["train"][:400], "test": images.y["train"][400:]},
+    )
     expected, result = whiten(remaining, tmp_path / "expected")[0], whiten(held_out, tmp_path)[0]
-    np.testing.assert_array_equal(result.valid_x, expected.test_x)
-    np.testing.assert_array_equal(result.train_x, expected.train_x)
+    np.testing.assert_array_equal(result.x["valid"], expected.x["test"])
+    np.testing.assert_array_equal(result.x["train"], expected.x["train"])
     again, reports = whiten(held_out, tmp_path)
     assert reports == []
-    np.testing.assert_array_equal(again.valid_x, result.valid_x)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(again.x["valid"], result.x["valid"])
 
 
 def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +141,16 @@ def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cifar10, "BLOCK", 64)  # does not divide the number of images
     images = make()
     result, _ = whiten(images, tmp_path)
-    train, test = ((x.reshape(len(x), -1).astype(float) - 127.5) / 128 for x in (images.train_x, images.test_x))
+    train, test = ((x.reshape(len(x), -1).astype(float) - 127.5) / 128 for x in (images.x["train"], images.x["test"]))
     _, singular, rows = np.linalg.svd(train - train.mean(axis=0))
     matrix = rows.T @ np.diag(1 / np.sqrt(singular**2 / len(train) + EPS)) @ rows
-    for whitened, x in ((result.train_x, train), (result.test_x, test)):
+    for whitened, x in ((result.x["train"], train), (result.x["test"], test)):
         assert whitened.dtype == np.float32
         assert whitened.shape == (len(x), 3, 4, 4)
         assert not whitened.flags.writeable
         np.testing.assert_allclose(whitened.reshape(len(x), -1), (x - train.mean(axis=0)) @ matrix, atol=2e-4)
-    np.testing.assert_array_equal(result.train_y, images.train_y)
-    np.testing.assert_array_equal(result.test_y, images.test_y)
+    np.testing.assert_array_equal(result.y["train"], images.y["train"])
+    np.testing.assert_array_equal(result.y["test"], images.y["test"])
 
 
 def test_other_eps_source_or_images_have_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,18 +174,18 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
             pixels = torch.full((3, 40, 64), 10 * number, dtype=torch.uint8)
             write_png(pixels, str(folder / split / "ab"[number % 2] / f"{number}.png"))
     images = cifar10.from_folder(folder, tmp_path)
-    assert (images.train_x.shape, images.test_x.shape, images.builtin) == ((6, 3, 32, 32), (2, 3, 32, 32), False)
-    assert sorted(images.train_x[:, 0, 0, 0]) == [0, 10, 20, 30, 40, 50]
+    assert (images.x["train"].shape, images.x["test"].shape, images.builtin) == ((6, 3, 32, 32), (2, 3, 32, 32), False)
+    assert sorted(images.x["train"][:, 0, 0, 0]) == [0, 10, 20, 30, 40, 50]
     assert all(
-        label == value // 10 % 2 for label, value in zip(images.train_y, images.train_x[:, 0, 0, 0], strict=True)
+        label == value // 10 % 2 for label, value in zip(images.y["train"], images.x["train"][:, 0, 0, 0], strict=True)
     )
     again = cifar10.from_folder(folder, tmp_path)
-    np.testing.assert_array_equal(again.train_x, images.train_x)
+    np.testing.assert_array_equal(again.x["train"], images.x["train"])
     (folder / "train/a/.DS_Store").write_text("no image")
     assert cifar10.digest_of_folder(folder) == images.digest
     (folder / "train/a/more").symlink_to(folder / "train/b")
     assert cifar10.digest_of_folder(folder) != images.digest
-    assert len(cifar10.from_folder(folder, tmp_path).train_x) == 9
+    assert len(cifar10.from_folder(folder, tmp_path).x["train"]) == 9
     (folder / "train/a/more").unlink()
     (folder / "train/a/more").symlink_to(folder / "train")
     with pytest.raises(DataError, match="is a link to a folder that contains it"):

@@ -42,11 +42,11 @@ def test_stories_and_scenes_are_encoded_as_they_are_told() -> None:
 def test_shapes() -> None:
     images = shapes(n_train=300, n_test=100)
     assert (images.name, images.builtin) == ("shapes", True)
-    assert (images.train_x.shape, images.train_x.dtype) == ((300, 3, 32, 32), np.uint8)
-    assert np.bincount(images.train_y).tolist() == [30] * 10
-    assert np.bincount(images.test_y).tolist() == [10] * 10
-    assert len({image.tobytes() for pixels in (images.train_x, images.test_x) for image in pixels}) == 400
+    assert (images.x["train"].shape, images.x["train"].dtype) == ((300, 3, 32, 32), np.uint8)
+    assert np.bincount(images.y["train"]).tolist() == [30] * 10
+    assert np.bincount(images.y["test"]).tolist() == [10] * 10
+    assert len({image.tobytes() for pixels in (images.x["train"], images.x["test"]) for image in pixels}) == 400
     again = shapes(n_train=300, n_test=100)
-    np.testing.assert_array_equal(again.train_x, images.train_x)
+    np.testing.assert_array_equal(again.x["train"], images.x["train"])
     assert again.digest == images.digest != shapes(n_train=300, n_test=100, seed=1).digest
     assert images.digest == "c48df3edf73906e7e0bc75685b5ce520632cf9bdeb0bf4a1fa4cd288d6be2317"

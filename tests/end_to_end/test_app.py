@@ -119,7 +119,7 @@ def test_a_command_that_a_launcher_repeats_continues_its_run(
 
 
 def test_two_processes_never_write_one_run(bench: Bench) -> None:
-    with record.RunFolder(bench.folder()).locked():
+    with record.RunFolder(bench.folder()).lock.held():
         for words in ([], ["force=true"]):
             done = bench(*words)
             assert done.status == 1

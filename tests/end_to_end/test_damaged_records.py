@@ -171,12 +171,12 @@ def test_a_run_stops_writing_when_another_process_may_have_taken_it_over(
     seconds = []
 
     def delete_the_lock_and_start_again() -> None:
-        folder.lock_path.unlink()
+        folder.lock.path.unlink()
         seconds.append(runs.execute("damaged"))
 
     stop(monkeypatch, "_update", WARMUP + 2, delete_the_lock_and_start_again)
     first = runs.execute("damaged")
     assert [second.status for second in seconds] == ["finished"]
     assert (first.status, first.signum) == ("failed", None)
-    assert f"the lock {folder.lock_path} was deleted or replaced" in str(first.error)
+    assert f"the lock {folder.lock.path} was deleted or replaced" in str(first.error)
     assert_same(runs.root / "whole", runs.root / "damaged")

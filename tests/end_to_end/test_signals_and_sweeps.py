@@ -92,7 +92,7 @@ def test_a_finished_run_stays_finished_until_a_longer_one_goes_on(
 
 
 def test_a_sweep_names_a_run_that_another_process_is_doing(bench: Bench) -> None:
-    with record.RunFolder(bench.folder("ln")).locked():
+    with record.RunFolder(bench.folder("ln")).lock.held():
         bench.folder("ln").mkdir(parents=True)
         record.RunFolder(bench.folder("ln")).write_status("running", 3, None)
         done = bench("-m", "norm=ln")

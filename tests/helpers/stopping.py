@@ -44,7 +44,8 @@ def evaluate_few_images(patch: pytest.MonkeyPatch) -> None:
     def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
         prepare(self, report)
         images = self._images
-        self._images = replace(images, test_x=images.test_x[:20], test_y=images.test_y[:20])
+        x, y = ({**own, "test": own["test"][:20]} for own in (images.x, images.y))
+        self._images = replace(images, x=x, y=y)
 
     patch.setattr(cifar10.Task, "prepare", prepare_few_images)
 

@@ -21,7 +21,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from rmsexp.records import record
-with record.RunFolder(Path(sys.argv[1])).locked():
+with record.RunFolder(Path(sys.argv[1])).lock.held():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -138,7 +138,7 @@ def test_moving_the_folder_aside_keeps_its_lock_and_its_content(folder: record.R
     for number in range(2):
         folder.path.mkdir(exist_ok=True)
         (folder.path / "file").write_text(str(number))
-        with folder.locked():
+        with folder.lock.held():
             folder.move_aside()
             assert folder.is_locked()
         assert not folder.path.exists()

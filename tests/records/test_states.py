@@ -42,7 +42,7 @@ def test_a_running_run_is_as_far_as_its_metrics_and_has_time_left(tmp_path: Path
     folder = write_run(tmp_path, steps=400, status="running")
     atomic.write_json(folder / record.STATUS, {"status": "running", "step": 100, "error": None})  # at a checkpoint
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
-    with record.RunFolder(folder).locked():
+    with record.RunFolder(folder).lock.held():
         run = run_in(tmp_path)
     assert (run.state, run.step, run.steps) == ("running", 400, 1000)
     assert run.seconds_left == pytest.approx(1.5 * (40 + SECONDS))

@@ -54,7 +54,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     page = (reported / "report/report.html").read_text()
     assert 'data-name="small+evaluation=validation' not in page
     assert 'data-name="small+evaluation=scored' in page
-    settings = {job.setting for campaign in three() for job in campaign.tune()}
+    settings = {Path(job.folder).parents[1] for campaign in three() for job in campaign.tune()}
     assert f"pilot or tuning runs of campaigns: {len(settings)}" in page
     assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 

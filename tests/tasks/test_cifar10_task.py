@@ -46,7 +46,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
     task, _ = make(data_root, "rms", "batch_size=64")
     assert task.steps_per_epoch == TRAIN // 64 == 78
     labels = dict(
-        zip(rows_of(torch.from_numpy(task._images.train_x.copy())), task._images.train_y.tolist(), strict=True)
+        zip(rows_of(torch.from_numpy(task._images.x["train"].copy())), task._images.y["train"].tolist(), strict=True)
     )
     assert len(labels) == TRAIN  # all images can be identified
     epochs = []
@@ -99,8 +99,8 @@ def test_evaluation_counts_every_test_image_once(
         results = task.evaluate(model)
         assert sum(sizes) == TEST
         assert len(sizes) == math.ceil(TEST / batch)
-        logits = model(torch.from_numpy(task._images.test_x.copy()))
-    truth = torch.from_numpy(task._images.test_y)
+        logits = model(torch.from_numpy(task._images.x["test"].copy()))
+    truth = torch.from_numpy(task._images.y["test"])
     assert results.keys() == {"test"}
     assert results["test"]["loss"] == pytest.approx(F.cross_entropy(logits, truth).item(), rel=1e-4)
     assert results["test"]["error"] == pytest.approx((logits.argmax(1) != truth).double().mean().item(), abs=0.0015)
@@ -144,7 +144,7 @@ def test_500_shuffled_images_with_noise_set_the_initial_scale(
 
     monkeypatch.setattr(cifar10.ConvPool, "forward", spy)
     task, model = make(data_root, norm)
-    images = task._images.train_x[permutation(TRAIN, 0, "calibration")[:500].numpy()]
+    images = task._images.x["train"][permutation(TRAIN, 0, "calibration")[:500].numpy()]
     assert [tuple(x.shape) for x in inputs] == [(500, 3, 32, 32)]
     assert torch.equal(inputs[0], torch.from_numpy(images))
     logits = forward(model, inputs[0], StreamNoise(0, "calibration noise"))

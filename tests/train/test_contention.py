@@ -18,9 +18,7 @@ from rmsexp.train.contention import Contention
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
-readable = pytest.mark.skipif(
-    not contention._schedstat(["self"]), reason="this kernel does not report how long threads waited"
-)
+readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not report how long threads waited")
 
 BUSY = """
 import json, os, subprocess, sys, time
@@ -58,16 +56,14 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "proc"
 
 
-def write_proc(
-    proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0, process: str = "self"
-) -> None:
+def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0) -> None:
     """Write the files of /proc: by thread id, the nanoseconds (on a core, waiting for a core), and the machine's ticks.
 
     ``/proc/stat`` has guests' ticks twice. They are written as ``ticks`` in the second place, which must be ignored.
     """
     for thread, (ran, waited) in threads.items():
-        (proc / process / "task" / thread).mkdir(parents=True, exist_ok=True)
-        (proc / process / "task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
+        (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
+        (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
     idle = ticks - stolen
     (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} {ticks} 0\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
 
@@ -98,17 +94,6 @@ def test_only_watched_times_are_added_up(proc: Path) -> None:
         with watch.watch():
             write_proc(proc, {"1": (start + 1000, start + 30)})
     assert watch.report()["waited"] == 0.03
-
-
-def test_the_times_of_other_processes_are_added_up(proc: Path) -> None:
-    watch = Contention(CPU, processes=[12, 34])
-    threads = {"self": "1", "12": "2", "34": "3"}  # threads, by process
-    for process, thread in threads.items():
-        write_proc(proc, {thread: (100, 0)}, process=process)
-    with watch.watch():
-        for waited, (process, thread) in enumerate(threads.items()):
-            write_proc(proc, {thread: (1100, waited * 10)}, process=process)
-    assert watch.report()["waited"] == 0.015  # 10 and 20 of 2,000; this process does not count
 
 
 def test_threads_that_end_or_begin_inside_the_context_are_handled(proc: Path) -> None:

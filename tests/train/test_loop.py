@@ -17,7 +17,7 @@ from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.task import SAMPLE, WHOLE, Extent
 from rmsexp.train import checkpoint
-from rmsexp.train.loop import evaluated_after, evaluated_at, restore
+from rmsexp.train.loop import evaluated_at, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.work import runner
 
@@ -117,11 +117,8 @@ TINY = (
 
 def plan(cfg: Any, steps: int) -> dict[int, list[Extent]]:
     """Return the evaluations of a run of this many steps, by step, as the trainer finds them."""
-    found, step = {}, 0
-    while step < steps:
-        step = min(steps, evaluated_after(cfg, step))
-        found[step] = list(evaluated_at(cfg, step, step == steps))
-    return found
+    found = {step: list(evaluated_at(cfg, step, step == steps)) for step in range(1, steps + 1)}
+    return {step: extents for step, extents in found.items() if extents}
 
 
 def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:

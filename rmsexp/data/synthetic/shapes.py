@@ -33,7 +33,8 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
     test_x, test_y = _draw(n_test, np.random.Generator(np.random.PCG64([seed, 1])))
     content = b"".join(array.tobytes() for array in (train_x, train_y, test_x, test_y))
     digest = hashlib.sha256(content).hexdigest()
-    return Images(train_x, train_y, test_x, test_y, name="shapes", digest=digest, builtin=True)
+    x, y = {"train": train_x, "test": test_x}, {"train": train_y, "test": test_y}
+    return Images(x, y, name="shapes", digest=digest, builtin=True)
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +67,8 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     for part in (slice(start, start + PART) for start in range(0, count, PART)):
         images = _background(cells[part])
         for shape in (lower, upper):
-            _stamp(images, *(values[part] for values in shape))
+            shown, middle, rgb, radius, turn = (values[part] for values in shape)
+            images += _cover(shown, middle, radius, turn)[:, None] * (rgb[:, :, None, None] - images)
         images += NOISE * rng.standard_normal(images.shape)
         painted[part] = np.rint(255 * images.clip(0, 1))
     return painted
@@ -87,19 +89,10 @@ def _look(hue: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     return colour, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count)
 
 
-def _stamp(
-    images: np.ndarray, kind: np.ndarray, centre: np.ndarray, colour: np.ndarray, radius: np.ndarray, angle: np.ndarray
-) -> None:
-    """Paint one shape on each image, (image, 3, y, x), in place.
-
-    ``kind``, indices of SHAPES, ``radius`` and ``angle`` are (image,). ``centre``, (x, y) in pixels, is (image, 2).
-    """
-    images += _cover(kind, centre, radius, angle)[:, None] * (colour[:, :, None, None] - images)
-
-
 def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
     """Return the part of each pixel that the shape covers, (image, y, x): 0.5 - d, clipped to [0, 1].
 
+    ``kind``, indices of SHAPES, ``radius`` and ``angle`` are (image,). ``centre``, (x, y) in pixels, is (image, 2).
     d is the distance of the pixel's centre from the shape's edge in pixels, negative inside the shape.
     """
     pixels = np.arange(SIZE) + 0.5

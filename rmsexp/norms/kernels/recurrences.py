@@ -65,13 +65,13 @@ INPUTS = {
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as torch.compiler.disable, but imports no compiler before a call
 def sequence(
     cell: str, form: Sequence[int], eps: float, inputs: Mapping[str, Optional], *, reverse: bool = False
-) -> Any:
-    """Return the states of a recurrence after each step, ``(batch, time, hidden)``.
+) -> tuple[Tensor, ...]:
+    """Return the states of a recurrence after each step, ``(batch, time, hidden)``, in a tuple.
 
     The cell "decoder" is two GRUs with attention between them. At each time step, the first GRU updates the state from
     the previous token, attention reads the source with a query computed from that state, and the second GRU updates the
-    state from the attention's context. The states after the second GRU are returned, and the contexts, ``(batch, time,
-    value)``.
+    state from the attention's context. The tuple has the states after the second GRU, and the contexts, ``(batch,
+    time, value)``.
 
     Args:
         cell: "gru" (:class:`rmsexp.models.recurrent.GRU`), "lstm" or "decoder".
@@ -93,20 +93,17 @@ def sequence(
         for name, tensor in ((name, inputs[name]) for name in INPUTS[cell])
     }
     check(cell, named)
-    run = _in_parts if x.is_cuda and x.shape[1] else _whole
-    results = run(cell, reverse, list(map(int, form)), eps, named)
-    if torch.is_autocast_enabled(x.device.type):
-        return results
-    return tuple(result.to(x.dtype) for result in results) if isinstance(results, tuple) else results.to(x.dtype)
+    arguments = cell, reverse, list(map(int, form)), eps
+    in_parts = x.is_cuda and x.shape[1] > 0
+    results = _in_parts(*arguments, named) if in_parts else _Sequence.apply(*arguments, *named.values())
+    results = results[: 1 + (cell == "decoder")]  # without an LSTM's last cell
+    return results if torch.is_autocast_enabled(x.device.type) else tuple(result.to(x.dtype) for result in results)
 
 
-def _whole(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
-    states, *others = _Sequence.apply(cell, reverse, form, eps, *inputs.values())
-    return (states, *others) if cell == "decoder" else states
-
-
-def _in_parts(cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]) -> Any:
-    """Return what :func:`_whole` returns, computed ``PART`` time steps at a time, and with so many source positions.
+def _in_parts(
+    cell: str, reverse: bool, form: list[int], eps: float, inputs: Mapping[str, Optional]
+) -> tuple[Tensor, ...]:
+    """Return the results of :class:`_Sequence`, computed ``PART`` time steps and so many source positions at a time.
 
     So sequences of all lengths have the same few shapes, for which :mod:`rmsexp.norms.kernels.graphs` has CUDA graphs.
     """
@@ -127,8 +124,7 @@ def _in_parts(cell: str, reverse: bool, form: list[int], eps: float, inputs: Map
         named["s0" if is_decoder else "h0"] = found[start][0][:, 0 if reverse else -1]
         if cell == "lstm":
             named["c0"] = found[start][1]
-    results = [torch.cat([found[start][i] for start in starts], 1)[:, :steps] for i in range(1 + is_decoder)]
-    return tuple(results) if is_decoder else results[0]
+    return tuple(torch.cat([found[start][i] for start in starts], 1)[:, :steps] for i in range(1 + is_decoder))
 
 
 def check(cell: str, inputs: Mapping[str, Optional]) -> None:

@@ -169,7 +169,7 @@ def _record(rows: list[Row]) -> Row:
 
 def _reason(record: Row, newest: Row) -> str:
     """Return why a record is not pooled with the ``newest`` of the best; "" if it is."""
-    if _differs(record["code"], newest["code"]):
+    if record["code"] != newest["code"]:
         return OTHER_CODE
     words = timing_records.replication(1), f"fewer than {FEWEST_ROUNDS} rounds", str(record["time_state"])
     for word, own, best in zip(words, record["quality"], newest["quality"], strict=True):
@@ -177,12 +177,7 @@ def _reason(record: Row, newest: Row) -> str:
             return word
     ours, theirs = record["workloads"], newest["workloads"]
     same_work = all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
-    return "" if not _differs(record["data"], newest["data"]) and same_work else OTHER_WORK
-
-
-def _differs(own: object, other: object) -> bool:
-    """Return whether two texts differ; NaN, in a record that lacks the text, is equal to NaN."""
-    return own != other and not (own != own and other != other)
+    return "" if record["data"] == newest["data"] and same_work else OTHER_WORK
 
 
 def rank(records: pd.DataFrame) -> tuple[object, ...]:

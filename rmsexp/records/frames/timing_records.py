@@ -154,14 +154,14 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
         "threads": session["threads"],
         "precision": stored.get("precision") or FLOAT32,
         "torch": session["versions"]["torch"],
-        "code": session.get("code"),
+        "code": session["code"],
         "commit": session.get("git", {}).get("commit"),
         "dirty": next((state for state in (True, None) if state in trees), False),
         "time_state": timing_state(sessions),
         "disturbed": disturbed(sessions),
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
-        "data": stored["dataset"].get("digest"),
+        "data": stored["dataset"]["digest"],
         "sessions": sessions,
     }
     found = []

@@ -25,31 +25,23 @@ def without_exponent(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:.0f}"
 
 
-def quality(value: float, metric: str, interval: float = math.nan, remarks: Sequence[str] = ()) -> str:
+def quality(
+    value: float, metric: str, interval: float = math.nan, remarks: Sequence[str] = (), decimals: int | None = None
+) -> str:
     """Return a metric, with half its interval if it is not NaN, and with remarks in parentheses.
 
     Example: "9.512 ± 0.2 (sd 0.1) %" with the remark "sd 0.1". If the value is NaN, return ``NO_VALUE``.
+    Without ``decimals`` the value has four digits.
     """
     factor, unit = scale_and_unit(metric)
     if math.isnan(value):
         return NO_VALUE
-    text = four_digits(value * factor)
+    text = four_digits(value * factor) if decimals is None else f"{value * factor:.{decimals}f}"
     if not math.isnan(interval):
         text += f" ± {interval * factor:.2g}"
     if remarks:
         text += f" ({', '.join(remarks)})"
     return f"{text} {unit}".rstrip()
-
-
-def two_decimals(value: float, metric: str, remarks: Sequence[str] = ()) -> str:
-    """Return a metric with two decimals and its unit, and remarks in parentheses, or ``NO_VALUE`` for NaN.
-
-    Example: "9.51 % (2 of 3 seeds)".
-    """
-    factor, unit = scale_and_unit(metric)
-    if math.isnan(value):
-        return NO_VALUE
-    return " ".join(filter(None, [f"{value * factor:.2f}", unit, f"({', '.join(remarks)})" if remarks else ""]))
 
 
 def of_seeds(averaged: int, seeds: int) -> list[str]:

@@ -23,7 +23,7 @@ UNDECIDED = "not decided yet"
 COLUMNS = (
     *("root", "task", "campaign", "claim", "of", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
     *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
-    *("smallest_seen", "power"),
+    *("sd", "smallest_seen", "power"),
     *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
 )
@@ -45,11 +45,11 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
     other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be supported.
     ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
-    :func:`rmsexp.campaign.remarks.strength`. ``seeds``: the number of pairs that were tested.
-    ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
-    ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
-    reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
-    ``UNDECIDED``, and NaN for all that the final runs will give.
+    :func:`rmsexp.campaign.remarks.strength`. ``seeds``: the number of pairs that were tested; ``sd``: the standard
+    deviation of their differences. ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate
+    (:class:`rmsexp.rules.selection.Choice`); ``rates``: the standard deviation that both add to the difference; NaN if
+    it is not known. ``remarks``: what a reader must know, such as that the campaign's file has changed. A claim of an
+    unfinished campaign has the outcome ``UNDECIDED``, and NaN for all that the final runs will give.
     """
     return pd.DataFrame([row for campaign in campaigns for row in _rows(campaign)], columns=list(COLUMNS))
 
@@ -76,7 +76,7 @@ def _place(campaign: Campaign) -> dict[str, Any]:
 
 def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
-    row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
+    row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates", "sd")}
     row |= remarks.strength(campaign, verdict)
     row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1], "seeds": verdict.pairs}
     row["reason"] = verdict.reason

@@ -75,7 +75,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     rows = [
         {
             "norm": names.label(row["series"]),
-            PAPER: formats.two_decimals(row["paper"], target.metric),
+            PAPER: formats.quality(row["paper"], target.metric, decimals=2),
             last: _mean(row, "final", target.metric),
             f"{last} minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
             f"best on {target.selection}": _mean(row, "best", target.metric),
@@ -90,7 +90,8 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
 
 
 def _mean(row: dict[Any, Any], name: str, metric: str) -> str:
-    return formats.two_decimals(row[name], metric, formats.of_seeds(row[f"{name}_n"], row["seeds"]))
+    remarks = formats.of_seeds(row[f"{name}_n"], row["seeds"])
+    return formats.quality(row[name], metric, remarks=remarks, decimals=2)
 
 
 def figure_1(records: Records) -> list[str]:

@@ -22,8 +22,7 @@ operators = pytest.mark.parametrize(
 
 
 def run(cell: str, form: str, inputs: dict[str, Any], *, reverse: bool = False) -> tuple[Tensor, ...]:
-    results = kernels.sequence(cell, form_of(cell, form), 1e-2, inputs, reverse=reverse)
-    return results if isinstance(results, tuple) else (results,)
+    return kernels.sequence(cell, form_of(cell, form), 1e-2, inputs, reverse=reverse)
 
 
 def leaves_of(inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -70,9 +69,10 @@ def test_parts_of_sequences_as_on_a_gpu(
     inputs = inputs_of(cell, padding=padding and time > 1, time=time)
     options, leaves, found = (cell, reverse, form_of(cell, "ln"), 1e-2), leaves_of(inputs), []
     given = inputs | ({"mask": None} if cell != "decoder" and not padding else {})
-    for computed in (recurrences._whole, recurrences._in_parts):
-        results = computed(*options, given)
-        results = results if cell == "decoder" else (results,)
+    for results in (
+        recurrences._Sequence.apply(*options, *given.values())[: 1 + (cell == "decoder")],
+        recurrences._in_parts(*options, given),
+    ):
         sent = [draw(*result.shape) for result in results]
         found.append([*results, *torch.autograd.grad(results, leaves, sent)])
     close(found[1], found[0])

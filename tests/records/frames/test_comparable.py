@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.records import edit, load_timings, write_timing
+from helpers.records import load_timings, write_timing
 from scipy import stats
 
 from rmsexp.records.frames import comparable, timing_records
@@ -52,15 +52,6 @@ def test_records_of_the_same_code_and_machine_are_pooled(tmp_path: Path) -> None
     assert row["estimates"] == pytest.approx((0.80, 0.84, 0.82, 0.83), rel=1e-3)
     assert left_out(comparison) == {"steps1": "", "steps0": ""}
     assert comparable.clock(comparison) == "interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 4 processes"
-
-
-def test_a_record_without_the_digest_of_the_code_is_compared_by_itself(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
-    path = write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1) / timing_records.FILE
-    edit(path, lambda content: [process["session"].pop("code") for process in content["processes"]])
-    comparison = only(tmp_path)
-    assert ratios(comparison)["rms"] == pytest.approx(0.9, abs=1e-3)
-    assert left_out(comparison) == {"steps1": "", "steps0": comparable.OTHER_CODE}
 
 
 MACHINE = {"machine": {"id": "3f", "name": "AMD EPYC"}}

@@ -82,24 +82,6 @@ void row_backward(const Source<T>& source, const T* q, const T* score, const T* 
   }
 }
 
-// Replaces dq, which holds the gradient with respect to the query after its norm, by the gradient with respect to the
-// query. Adds the gradients of gain and shift to daffine.
-template <typename T>
-void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, const Form& form) {
-  GradientSums<T> sums{0, 0};
-  for_each_vector<T>(0, form.n, [&](int64_t j, auto count) {
-    auto gradient = load(dq + j, count);
-    const auto normalised = query.normalised(j, count);
-    store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);
-    store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
-    gradient = zero_tail(gradient * load(query.affine.gain + j, count), count);
-    sums.gradient += horizontal_sum<T>(gradient);
-    sums.product += horizontal_sum<T>(gradient * normalised);
-    store(dq + j, gradient, count);
-  });
-  gradient_of_row(dq, query.a, query.statistics, correction(sums, query.statistics.scale, form), form);
-}
-
 }  // namespace
 
 // Additive attention (Bahdanau et al. 2015, section 3.1) with a normalised query, over the positions p where the mask
@@ -178,7 +160,9 @@ void attention_backward(
         std::fill(dq, dq + C, T(0));
         row_backward<T>(source, q.data(), score_data, alpha_rows[row], dcontext_rows[row], dalpha.data(),
                         dkey_rows[row], dscore, dq);
-        query_backward<T>(normed_query, daffine, dq, norm);
+        NormBackward<T> backward{normed_query, daffine, dq};
+        for_each_vector<T>(0, C, [&](int64_t j, auto count) { backward.add(load(dq + j, count), j, count); });
+        backward.finish(norm);
       }
     });
   });

@@ -93,7 +93,7 @@ void gru_gates_forward(const Tensor& ax,            // (B, 3H)
                        const Tensor& out) {       // (B, H), written
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const StepForms forms(form, eps, 2, hidden);
-  const RowMask real(mask);
+  const Rows<bool> real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_forward", [&] {
     using T = scalar_t;
     const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), gate_rows(gates), statistics_rows(statistics), out_rows(out);
@@ -111,7 +111,7 @@ void gru_gates_forward(const Tensor& ax,            // (B, 3H)
             .h_candidate = row_statistics<T>(a + 2 * hidden, forms.inner),
         };
         write_struct(statistics_rows[row], s);
-        if (real.is_real(row)) {
+        if (is_real(real, row)) {
           row_forward<T>({x, a, s, step_affine, hidden}, last, {gate_rows[row], hidden}, next, hidden);
         } else {
           std::copy(last, last + hidden, next);
@@ -142,7 +142,7 @@ void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this
                         const Tensor& partials) {  // (P, 2, 2, 3H), accumulated in place: gradient of affine
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const StepForms forms(form, eps, 2, hidden);
-  const RowMask real(mask);
+  const Rows<bool> real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_backward", [&] {
     using T = scalar_t;
     const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), gate_rows(gates), statistics_rows(statistics);
@@ -157,7 +157,7 @@ void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this
         }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
-        if (real.is_real(row)) {
+        if (is_real(real, row)) {
           const auto s = read_struct<GruStatistics<T>>(statistics_rows[row]);
           const NormedStep<T> step{ax_rows[row], ah_rows[row], s, step_affine, hidden};
           row_backward<T>(step, forms, h_rows[row], {gate_rows[row], hidden}, sent, carried, dx, da, daffine, hidden);

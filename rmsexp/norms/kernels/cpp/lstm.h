@@ -98,7 +98,7 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
                         const Tensor& out_c) {     // (B, H), written
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const StepForms forms(form, eps, 4, hidden);
-  const RowMask real(mask);
+  const Rows<bool> real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_forward", [&] {
     using T = scalar_t;
     const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), c_rows(c);
@@ -111,7 +111,7 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
         const T* last = c_rows[row];
         T* next = out_c_rows[row];
         LstmStatistics<T> s{row_statistics(x, forms.gates), row_statistics(a, forms.gates), {T(0), T(1)}};
-        if (real.is_real(row)) {
+        if (is_real(real, row)) {
           row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, last, next,
                          {gate_rows[row], hidden}, s.cell, out_h_rows[row], hidden);
         } else {
@@ -149,7 +149,7 @@ void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of thi
                          const Tensor& cell_partials) {  // (P, 2, H), accumulated in place: gradient of cell_affine
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const StepForms forms(form, eps, 4, hidden);
-  const RowMask real(mask);
+  const Rows<bool> real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_backward", [&] {
     using T = scalar_t;
     const Rows<T> ax_rows(ax), ah_rows(ah), c_rows(c), out_c_rows(out_c), gate_rows(gates), statistics_rows(statistics);
@@ -169,7 +169,7 @@ void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of thi
         }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
-        if (real.is_real(row)) {
+        if (is_real(real, row)) {
           const auto s = read_struct<LstmStatistics<T>>(statistics_rows[row]);
           row_backward<T>({{ax_rows[row], s.x, step_affine.x}, daffine.x, dx},
                           {{ah_rows[row], s.h, step_affine.h}, daffine.h, da},

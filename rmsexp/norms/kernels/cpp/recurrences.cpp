@@ -87,19 +87,9 @@ States empty_states(const Tensor& initial, int64_t steps, bool reverse) {
   return states;
 }
 
-// The operators of one time step of a GRU.
-const auto& gru_forward_step() {
-  static const auto op = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
-  return op;
-}
-
-const auto& gru_backward_step() {
-  static const auto op = find_operator<decltype(gru_gates_backward)>("rmsexp::gru_gates_backward");
-  return op;
-}
-
 TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
+  static const auto forward_step = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
   const auto [input, h0, weight, affine, bias, mask] = tensors<6>(inputs);
   const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
   const Tensor x = with_contiguous_rows(input);
@@ -113,7 +103,7 @@ TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form,
     const int64_t t = h.position(step);
     Tensor ah = products[t];
     product(ah, h.before(t), w);
-    gru_forward_step().call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
+    forward_step.call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
                             gates[t], statistics[t], h.after(t));
   }
   return {h.all, products, gates, statistics};
@@ -122,6 +112,7 @@ TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form,
 TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
                         at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
+  static const auto backward_step = find_operator<decltype(gru_gates_backward)>("rmsexp::gru_gates_backward");
   const auto [input, h0, weight, affine, bias, mask] = tensors<6>(inputs);
   const auto [states, products, gates, statistics] = tensors<4>(saved);
   const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
@@ -132,7 +123,7 @@ TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::Tens
   Tensor dh = at::zeros_like(h.initial());
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
-    gru_backward_step().call(dout.select(1, t), dh, x.select(1, t), products[t], h.before(t), gates[t], statistics[t],
+    backward_step.call(dout.select(1, t), dh, x.select(1, t), products[t], h.before(t), gates[t], statistics[t],
                              mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t], partials);
     product(dh, dah[t], w, true);
   }
@@ -201,6 +192,7 @@ Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joi
 // The first four integers of `forms` are the form of the GRUs, the other three that of the query (steps.h).
 TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
+  static const auto forward_step = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
   const auto [input, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second, affine_query,
               bias, mask] = tensors<13>(inputs);
@@ -225,13 +217,13 @@ TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayR
   for (int64_t t = 0; t < T; ++t) {
     Tensor ah = first_products[t], joint = joint_products[t], ax = context_products[t];
     product(ah, s.before(t), first);
-    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, affine_first, form, eps,
+    forward_step.call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, affine_first, form, eps,
                             first_gates[t], first_statistics[t], between[t]);
     product(joint, between[t], second);
     attend.call(keys, query_part(joint, C), values, mask, score, affine_query, query_form, eps, query_statistics[t],
                 attention[t], contexts[t]);
     product(ax, contexts[t], of_context);
-    gru_forward_step().call(ax, gru_part(joint, C), between[t], std::nullopt, optional(bias), affine_second, form, eps,
+    forward_step.call(ax, gru_part(joint, C), between[t], std::nullopt, optional(bias), affine_second, form, eps,
                             second_gates[t], second_statistics[t], s.after(t));
   }
   return {s.all,       contexts,         between,      first_products,    joint_products,   context_products,
@@ -242,6 +234,7 @@ TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayR
 TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool /*reverse*/,
                             at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
+  static const auto backward_step = find_operator<decltype(gru_gates_backward)>("rmsexp::gru_gates_backward");
   static const auto attend_backward = find_operator<decltype(attention_backward)>("rmsexp::attention_backward");
   const auto [input, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second, affine_query,
               bias, mask] = tensors<13>(inputs);
@@ -262,7 +255,7 @@ TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
     const Tensor joint = joint_products[t], djoint_t = djoint[t];
-    gru_backward_step().call(dout.select(1, t), ds, context_products[t], gru_part(joint, C), between[t],
+    backward_step.call(dout.select(1, t), ds, context_products[t], gru_part(joint, C), between[t],
                              second_gates[t], second_statistics[t], std::nullopt, affine_second, form, eps, dax[t],
                              gru_part(djoint_t, C), second_partials);
     product(dcontexts[t], dax[t], of_context, true);
@@ -270,7 +263,7 @@ TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::
                          query_statistics[t], attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
     product(ds, djoint_t, second, true);
-    gru_backward_step().call(std::nullopt, ds, x.select(1, t), first_products[t], s.before(t), first_gates[t],
+    backward_step.call(std::nullopt, ds, x.select(1, t), first_products[t], s.before(t), first_gates[t],
                              first_statistics[t], std::nullopt, affine_first, form, eps, dx.select(1, t), dah[t],
                              first_partials);
     product(ds, dah[t], first, true);

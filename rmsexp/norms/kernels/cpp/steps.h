@@ -78,16 +78,8 @@ struct Rows {
   }
 };
 
-// A mask that is true for the rows of a batch that are not padding; without a tensor, no row is padding.
-struct RowMask {
-  const bool* data = nullptr;
-  int64_t stride = 0;
-
-  explicit RowMask(const OptionalTensor& mask) {
-    if (mask.has_value()) data = mask->const_data_ptr<bool>(), stride = mask->stride(0);
-  }
-  bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
-};
+// Whether a row of the batch is not padding; without a mask, no row is.
+inline bool is_real(const Rows<bool>& mask, int64_t row) { return mask.data == nullptr || *mask[row]; }
 
 constexpr int64_t kUnitsPerThread = 4096;  // with fewer units per thread, another thread saves no time
 
