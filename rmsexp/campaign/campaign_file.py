@@ -396,6 +396,8 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
         raise config.ConfigError(f"claims name {', '.join(sorted(unknown))}, which is not among the norms")
     if idle := [norm for norm in content.norms if norm not in claimed]:
         raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
+    if (content.ladder or content.final.tolerance is not None) and any(each.untrained is not None for each in claims):
+        raise config.ConfigError("untrained: it is a score, and these claims compare slopes or ranges; leave it out")
     least = content.final.min_seeds
     if many := [claim.claim for claim in claims if claim.seeds is not None and claim.seeds > least]:
         raise config.ConfigError(f"claims: {many[0]!r} has more seeds than final.min_seeds={least}; raise that")

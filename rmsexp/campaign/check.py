@@ -16,9 +16,10 @@ from scipy import special
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, remarks
+from rmsexp.campaign.asked import overrides
 from rmsexp.campaign.campaign_file import OCTAVE_KEYS, OCTAVE_RULES, TUNING, TUNING_SEEDS, moment
 from rmsexp.campaign.results import ByRate, Campaign, load
-from rmsexp.config.identity import identity
+from rmsexp.config.identity import identity, whole
 from rmsexp.config.schema import flatten
 from rmsexp.config.words import parse
 from rmsexp.records import record
@@ -125,7 +126,7 @@ def _registered(campaign: Campaign) -> Iterator[str]:
     final, tune = stored.rules.get("final", {}), stored.rules.get("tune", {})
     final = final | {key: final.get("seeds", {}).get(old) for key, old in OCTAVE_KEYS.items() if key not in final}
     keys = ("question", "runs", "norms", "grid", "ladder", "tuned_by", "score", "claims", "supersedes")
-    then = {key: stored.rules.get(key) for key in keys} | {"tuning_runs": sorted(_words(tune.get("runs") or {}))}
+    then = {key: stored.rules.get(key) for key in keys} | {"tuning_runs": sorted(overrides(tune.get("runs") or {}))}
     then |= {key: final.get(key) for key in ("tolerance", *OCTAVE_KEYS)}
     then |= {"rules": stored.rules.get("rules") or OCTAVE_RULES, "rate": next(iter(tune.get("over") or ["optim.lr"]))}
     then |= {"seeds.tune": [tune.get("first_seed", 0) + place for place in range(len(TUNING_SEEDS))]}
@@ -187,7 +188,7 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
         for key in sorted({key for _, values in runs for key in values}):
             is_free = key.startswith("norm.") or (key.startswith("model.") and key not in asked)
             compared = runs if key in asked else runs[1:]
-            found = {str(values.get(key)) for own, values in compared if key not in own}
+            found = {str(whole(values.get(key))) for own, values in compared if key not in own}
             different += [key] * (len(found) > 1 and not is_free)
         if different:
             yield f"runs of the stage {stage} differ in {', '.join(different)}"

@@ -303,7 +303,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
         stated, claims, of_runs = campaign_file.read_content(read_yaml(path), typed)
         shared = overrides({"threads": 1}, stated.runs, typed=of_runs)
         question = Question(name, typed, shared, config_dir, stated, claims)
-        question.refuse_managed((*question.words, *question.tuning_words), [question.rate])
+        question.refuse_managed((*question.words, *question.tuning_words), [question.rate, *stated.ladder])
         _check(question)
         return question
     except (ValueError, TypeError, OSError) as error:  # ConfigError is a ValueError, too

@@ -54,6 +54,10 @@ def on_campaign(campaign: Campaign) -> list[str]:
     if len(data := {result.data for result in judged}) > 1:
         listed = ", ".join(sorted(digest[:SHORT] for digest in data))
         lines.append(f"its tuning and final runs used different data, with the digests {listed}")
+    for arm in campaign.every_arm:
+        own = [result.own for job, result in campaign.results.items() if job.norm == arm and result in judged]
+        if (versions := len(frozenset[str]().union(*own))) > 1:
+            lines.append(f"the runs of {arm} are of {versions} versions of your own code")
     if lost := campaign.problems:
         lines.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
     return lines
@@ -68,7 +72,8 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
         for key in sorted({*ours, *theirs} if ours and theirs else ())
         if ours.get(key) != theirs.get(key) and not any(f"{key}=" in norm for norm in norms)
     ]
-    edges = {norm: campaign.choice[norm].edge for norm in norms if norm in campaign.choice}
+    arms = [arm for norm in norms for arm in campaign.arms[norm] if arm in campaign.choice]
+    edges = {arm: campaign.choice[arm].edge for arm in arms}
     lines += [f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
     return lines + [
         f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
@@ -94,7 +99,7 @@ def on_registration(campaign: Campaign) -> list[str]:
 def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
     """Return the ``model.…`` options of a norm's last ended run that can be read; {} without such a run."""
     for job, result in reversed([*campaign.results.items()]):
-        if job.norm == norm and result.ended and (values := options(campaign.root / job.folder)):
+        if job.norm in campaign.arms[norm] and result.ended and (values := options(campaign.root / job.folder)):
             of_model = {key: value for key, value in values.items() if key.startswith("model.")}
             # older runs lack keys that were added later, and have their default
             return {key: value for key, value in of_model.items() if value != ADDED.get(key)}

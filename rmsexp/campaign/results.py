@@ -42,6 +42,7 @@ class Result(NamedTuple):
             steps, in the displayed unit; NaN if that is not known.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
+        own: the digests of the user's own modules in its sessions; "" for a session without any.
         data: the digest of its data.
         began: when its first session began, in seconds since 1970; None if its record does not say.
     """
@@ -50,6 +51,7 @@ class Result(NamedTuple):
     score: float = math.nan
     gain: float = math.nan
     code: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
     data: str = ""
     began: float | None = None
 
@@ -100,7 +102,8 @@ class Campaign(CampaignFile):
                 raise ValueError(f"{path} describes the run {described}, so it does not count")
         code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
-        result = Result(status, code=code, data=run["dataset"]["digest"], began=began)
+        own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
+        result = Result(status, code=code, own=own, data=run["dataset"]["digest"], began=began)
         if status != "finished" or job.stage == "pilot":
             return result
         rows, problem = files.read_metrics()

@@ -40,6 +40,7 @@ from rmsexp.system.lock import Lock, RunLockedError
 if TYPE_CHECKING:
     from rmsexp.campaign.asked import Timing
     from rmsexp.campaign.items import Asked
+    from rmsexp.campaign.question import Question
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
@@ -85,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             summary.print_plan(asked)
             return 0
         print(asked.title, flush=True)
+        if not isinstance(asked, items.Items):
+            _report_changes(asked)
         status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked)
         if status < 128:
             if isinstance(asked, items.Items):
@@ -92,6 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 summary.print_verdicts(asked)
         return status
+
+
+def _report_changes(asked: Question) -> None:
+    """Say whose own code has changed since its runs. Raises: RefusedError if a norm's config has."""
+    from rmsexp.work import runner
+
+    for job in {job.norm: job for job, result in asked.update().results.items() if result.ended}.values():
+        if notice := runner.changes(asked.composed(asked.words_of(job))):
+            report(f"{job.norm}: {notice}; results=FOLDER begins anew")
 
 
 def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:

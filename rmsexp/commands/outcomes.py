@@ -51,15 +51,16 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
 def value(job: config.Job, outcome: Outcome) -> float:
     """Return the last value of the target's metric on the split on which models are selected; NaN if there is none.
 
-    A run that diverged has the worst value: infinity, or minus infinity if larger is better.
+    A run that diverged, or a value that is not finite, is the worst: infinity, or minus infinity if larger is better.
     """
     folder = record.RunFolder(job.folder)
     target = folder.read_run().get("target", {})
+    worst = -math.inf if target.get("mode") == "max" else math.inf
     if outcome.status == "diverged":
-        return -math.inf if target.get("mode") == "max" else math.inf
+        return worst
     metric, split = target.get("metric"), target.get("selection")
     values = [row[metric] for row in folder.read_metrics()[0] if row["split"] == split and metric in row]
-    return float(values[-1]) if values else math.nan
+    return math.nan if not values else worst if values[-1] is None else float(values[-1])
 
 
 def next_command(job: config.Job, config_dir: str | None) -> str:

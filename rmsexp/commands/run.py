@@ -134,7 +134,9 @@ def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
 
     known = {word.lstrip("+").partition("=")[0] for word in overrides}
     direction = {"min": "minimize", "max": "maximize"}[task_class(job.config.task, job.config._target_).target.mode]
-    preset = {"hydra.sweeper.direction": direction, "hydra.sweeper.sampler.seed": job.config.seed}
+    preset = {"hydra.sweeper.direction": direction}
+    if "hydra/sweeper/sampler=grid" not in overrides:  # the only one of the plugin that draws nothing
+        preset["hydra.sweeper.sampler.seed"] = job.config.seed
     return [f"{key}={value}" for key, value in preset.items() if key not in known]
 
 

@@ -264,6 +264,7 @@ def swap(
     from jinja2 import Environment
 
     from rmsexp.commands.compare_steps import compare_steps
+    from rmsexp.norms import kernels
     from rmsexp.records.frames.load import options
     from rmsexp.report import draw
     from rmsexp.report.setting_report import NoMetricsError
@@ -292,7 +293,7 @@ def swap(
     sizes = parameters, _parameters(converted)
     own.trainer(norm, "eager")(own.on_device(0))  # shows mistakes in batch and loss at once
     report(str(done))
-    impl = "fused" if own.can_be(norm, "fused") else "eager"
+    impl = "fused" if own.can_be(norm, "fused") and kernels.load() else "eager"
     makers = {AS_IS: partial(own.timed, AS_IS, "eager")}
     makers |= {f"{norm} {form}": partial(own.timed, norm, form) for form in dict.fromkeys(("eager", impl, "compiled"))}
     makers |= {each: partial(own.timed, each, "eager") for each in TORCHS if own.can_be(each, "eager")}
@@ -332,12 +333,15 @@ def _scored(steps: int) -> int:
 
 
 def _train(own: UserModel, step: Callable[[Any], Tensor], recorder: Recorder, seed: int, steps: int) -> list[float]:
-    """Take the steps of a run, record the mean loss of each hundredth, and return all; NaN after one not finite."""
+    """Take the steps of a run, record the mean loss of each hundredth, and return all; NaN after one not finite.
+
+    The last mean is of the steps that are left.
+    """
     losses, window = list[float](), max(1, steps // POINTS)
     for at in range(steps):
         losses.append(float(step(own.on_device(seed * steps + at))))
-        if (at + 1) % window == 0 or not math.isfinite(losses[-1]):
-            recorder.log(at + 1, loss=float(np.mean(losses[-window:])))
+        if (at + 1) % window == 0 or at + 1 == steps or not math.isfinite(losses[-1]):
+            recorder.log(at + 1, loss=float(np.mean(losses[at // window * window :])))
         if not math.isfinite(losses[-1]):
             break
     return losses + [math.nan] * (steps - len(losses))

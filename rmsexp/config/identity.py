@@ -56,7 +56,7 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """Return a digest of the values of a run's identity, the same for two configs without :func:`differences`."""
-    return hashlib.sha256(json.dumps(_whole(identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(whole(identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,12 +74,12 @@ def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
     """Return nested values with each float that is a whole number as an integer, since 1.0 == 1."""
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(item) for item in value]
+        return [whole(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

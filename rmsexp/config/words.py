@@ -306,6 +306,7 @@ def norm_words(name: str) -> list[str]:
     """
     norm, *options = name.split("+")
     others = "model.", "schedule.", "optim.name=", "optim.decay_gains="
+    options = [re.sub("^class=", "module=", word) for word in options]
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
 
 

@@ -25,6 +25,7 @@ from rmsexp.data.files import cached, downloading, key, sha256_of
 from rmsexp.data.image_features import rgb
 
 BLOCK = 2048  # images that are computed at a time, to save memory
+SMALL_EPS = 1e-3  # below, directions in which training images hardly vary are magnified more than 30 times
 
 
 def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
@@ -36,6 +37,12 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     def read(folder: Path) -> dict[str, Any]:
         return {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in images.x}
 
+    count, dim = len(images.x["train"]), images.x["train"][0].size
+    if count < 2 * dim and eps < SMALL_EPS:
+        report(
+            f"warning: {count:,} images do not determine {dim:,} directions, so test images are distorted; "
+            "use data.zca_eps=0.01"
+        )
     folder = root / "whitened" / key(__file__, images.digest, eps)
     return replace(images, x=cached(folder, read, lambda folder: _make(folder, images, eps, report)))
 
@@ -125,9 +132,12 @@ def from_folder(folder: Path, root: Path) -> Images:
 
     digest = digest_of_folder(folder)
 
+    def scaled(path: str) -> np.ndarray:
+        return np.asarray(center_crop(resize(rgb(path), [32]), [32]), np.uint8)
+
     def make(stored: Path) -> None:
         try:
-            splits = {split: ImageFolder(folder / split, loader=rgb) for split in ("train", "test")}
+            splits = {split: ImageFolder(folder / split, loader=scaled) for split in ("train", "test")}
             classes = [data.classes for data in splits.values()]
             if classes[0] != classes[1]:
                 raise ValueError(f"the classes of train, {classes[0]}, are not those of test, {classes[1]}")
@@ -137,8 +147,7 @@ def from_folder(folder: Path, root: Path) -> Images:
                     for (path, _), (image, label) in zip(data.samples, data, strict=True)
                 ]
                 found.sort(key=lambda item: item[0])
-                pixels = [np.asarray(center_crop(resize(image, [32]), [32]), np.uint8) for _, image, _ in found]
-                np.save(stored / f"{split}_x.npy", _channels_first(np.stack(pixels)))
+                np.save(stored / f"{split}_x.npy", _channels_first(np.stack([image for _, image, _ in found])))
                 np.save(stored / f"{split}_y.npy", np.array([label for *_, label in found], np.int64))
         except (OSError, ValueError) as error:
             raise DataError(f"{folder}: {error}.\nPut images into train/CLASS and test/CLASS of this folder.") from None

@@ -28,6 +28,7 @@ SPLITS = ("train", "valid", "test")
 # repository on the Hugging Face hub, revision, config
 WIKITEXT = "Salesforce/wikitext", "b08601e04326c79dfdd32d625aee71d232d685c3", "wikitext-103-raw-v1"
 KINDS = ("bytes", "sentencepiece")
+LONGEST = 1 << 20  # characters of a line from which pieces are learnt; longer lines are cut
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
 LINES = 100_000  # encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
@@ -191,7 +192,9 @@ def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) 
         every = -(-(training.count(b"\n") + 1) // MOST_LINES)
         report(f"learning {vocabulary:,} pieces (once)")
         chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(training), 0, None, every))
-        lines = (line.decode(errors="replace") for line in chosen if line)
+        whole = (line.decode(errors="replace") for line in chosen if line)
+        # sentencepiece would leave out longer ones, such as a text that is one line
+        lines = (line[start : start + LONGEST] for line in whole for start in range(0, len(line), LONGEST))
         model = learn_pieces(lines, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
         (folder / "model").write_bytes(model)
         for split, content in texts.items():

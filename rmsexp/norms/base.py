@@ -135,7 +135,7 @@ class Normaliser(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Load a state, whose keys may be those in ``NAMES``; warn if only the state, or only the layer, has a bias."""
         for name, others_names in NAMES.items():
-            for other in others_names:
+            for other in (each for each in others_names if each not in self._parameters):
                 if prefix + other in state_dict and prefix + name not in state_dict:
                     state_dict[prefix + name] = state_dict.pop(prefix + other)
         in_state, here = f"{prefix}bias" in state_dict, self._parameters.get("bias") is not None

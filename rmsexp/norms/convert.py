@@ -270,9 +270,9 @@ def equal(module: nn.Module) -> Normaliser | None:
     if len(shape) != 1 or shape[0] < 2 or (bias is not None and gain is None):
         return None
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(len(SCALES), 2, *shape, generator=generator) + 0.5
-    x *= torch.tensor(SCALES).view(-1, 1, 1)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        x = (torch.randn(len(SCALES), 2, *shape, generator=generator) + 0.5).float()
+        x *= torch.tensor(SCALES).view(-1, 1, 1)
         try:
             probe = copy.deepcopy(module).to_empty(device="cpu").float().eval()
             for parameter in probe.parameters():
@@ -343,7 +343,7 @@ def _instead_of(
             else:
                 lacks.append("eps outside of the root")
     offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
-    if offset and is_plain and new.weight is not None:
+    if offset and is_plain and new.weight is not None and "weight_offset" not in stated:
         new.gain_offset = own_offset = offset
     taken: dict[str, Any] = {"weight": gain, "bias": getattr(same, "bias", None)}
     if type(own) is type(inside):
@@ -385,11 +385,12 @@ def _gain_offset(own: nn.Module) -> float:
 def _take(own: nn.Module, taken: Mapping[str, Tensor | None]) -> list[str]:
     """Give a module parameters and buffers by their names, and return the names of those that it lacks."""
     lacks, there = list[str](), {**dict(own.named_parameters()), **dict(own.named_buffers())}
-    for name, each in taken.items():
-        path, _, leaf = name.rpartition(".")
-        if name in there and each is not None and each.shape == there[name].shape:
+    for name, each in ((name, each) for name, each in taken.items() if each is not None):
+        fitting = [key for key in (name, *NAMES.get(name, ())) if key in there and there[key].shape == each.shape]
+        if fitting:
+            path, _, leaf = fitting[0].rpartition(".")
             setattr(own.get_submodule(path), leaf, each)
-        elif each is not None:
+        else:
             lacks.append("gain" if name == "weight" else name)
     return lacks
 

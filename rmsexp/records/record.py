@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedDict
@@ -265,7 +266,8 @@ class RunFolder:
         return read_typed(self.run_path, RunContent)
 
     def write_sources(self, sources: Mapping[str, bytes]) -> None:
-        """Write the user's own modules, sources by module name, to ``own_code/<name>.py``, for people to read."""
+        """Write the user's own modules, sources by module name, to ``own_code/<name>.py``, in place of earlier ones."""
+        shutil.rmtree(self.path / OWN_CODE, ignore_errors=True)
         for name, source in sources.items():
             (self.path / OWN_CODE).mkdir(exist_ok=True)
             atomic.write_atomic(self.path / OWN_CODE / f"{name}.py", source)

@@ -52,7 +52,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if name == "cuda" and process.rank_and_size()[1] > 1:
         rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if rank >= gpus:
-            raise ValueError(f"torch sees {gpus} GPUs here; start at most as many processes, or set device=cpu")
+            raise ConfigError(f"torch sees {gpus} GPUs here; start at most as many processes, or set device=cpu")
         torch.cuda.set_device(rank)
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)

@@ -13,6 +13,7 @@ import torch
 
 from rmsexp.config import ConfigError, expanded
 from rmsexp.records import record
+from rmsexp.records.frames import names
 from rmsexp.records.record import Status
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import atomic
@@ -121,13 +122,17 @@ class Recorder:
     def log(self, step: int, split: str = "train", **values: float) -> None:
         """Record values, such as ``loss=0.5``, after ``step`` training steps.
 
-        ``split``: "train", or that of an evaluation. Once one is not finite, no more are recorded: the run diverged.
+        ``split``: "train", or that of an evaluation. ``error`` and ``accuracy`` are fractions, which reports show in
+        percent. Once a value is not finite, no more are recorded: the run diverged.
 
-        Raises: RuntimeError outside of the ``with`` statement; ConfigError for a name that is taken, such as "time".
+        Raises: RuntimeError outside of the ``with`` statement; ConfigError for a name that is taken, such as "time",
+        and for a fraction above 1.
         """
         step = operator.index(step)
         if taken := [name for name in values if name in record.NO_METRICS]:
             raise ConfigError(f"{taken[0]} means something else in records; give the metric another name")
+        if above := [name for name, value in values.items() if name in names.FRACTIONS and value > 1]:
+            raise ConfigError(f"{above[0]} is a fraction, such as 0.92; divide by 100, or give the metric another name")
         with self._paused("log"):
             self._step = max(self._step, step)
             lost = next((name for name, value in values.items() if not math.isfinite(value)), None)
@@ -166,7 +171,7 @@ class Recorder:
 
     def _write(self, status: Status, error: str | None = None) -> None:
         """Write ``run.json`` and ``status.json``."""
-        quantities = [Quantity(split, metric, metric, "", log=False) for split, metric in self._seen]
+        quantities = [Quantity(split, metric, metric, names.scale_and_unit(metric)[1]) for split, metric in self._seen]
         session = self._session | {"contention": self._contention.report(), "comparable": True}
         facts = {
             "format": 1,

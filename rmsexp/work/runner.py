@@ -102,6 +102,16 @@ def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     return outcome
 
 
+def changes(job: config.Job) -> str:
+    """Return a notice if a run has ended, and the user's own code has changed since; "" else.
+
+    Raises: RefusedError if its config is another, or if it cannot be read.
+    """
+    past = Past.read(record.RunFolder(job.folder))
+    past.refuse_other(run=name_of(job), config=job.resolved)
+    return _already(past, job).notice
+
+
 def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
     """Move an earlier run aside, for ``force=true``, unless a launcher has repeated the command. Report what was done.
 
@@ -188,9 +198,8 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         compile_model(model, cfg)
         contention = Contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | group.facts
-        if sources := provenance.own_sources(job.resolved):
-            session[record.OWN_CODE] = record.digest_of_sources(sources)
-            past.files.write_sources(sources)
+        past.files.write_sources(sources := provenance.own_sources(job.resolved))
+        session |= {record.OWN_CODE: record.digest_of_sources(sources)} if sources else {}
         facts = _facts(job, task, model) | {"sessions": _sessions(past.sessions, session, display)}
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))

@@ -109,9 +109,8 @@ def test_ctrl_c_and_a_failure_keep_the_finished_processes_and_claims_are_decided
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(processes, "measure", measure)
-    monkeypatch.setattr(
-        items, "asked", lambda *words: SimpleNamespace(title="", command=lambda: words[:1], timings=lambda: [asked] * 2)
-    )
+    question = SimpleNamespace(title="", timings=lambda: [asked] * 2, update=lambda: SimpleNamespace(results={}))
+    monkeypatch.setattr(items, "asked", lambda *words: SimpleNamespace(**vars(question), command=lambda: words[:1]))
     monkeypatch.setattr(summary, "print_verdicts", given.append)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1"]) == status

@@ -246,6 +246,20 @@ def test_a_damaged_campaign_of_ours_refuses_none_of_theirs(sent: Path, capsys: p
     assert "baseline    not checked" in capsys.readouterr().out
 
 
+def test_values_may_be_written_in_several_ways(tmp_path: Path) -> None:
+    campaign = loaded(tmp_path)
+    edit(campaign.path, lambda stored: stored.update(tuning_runs={"deterministic": "false", "schedule.steps": "40"}))
+    edit(campaign.path, lambda stored: stored["runs"].update({"optim.clip": "1"}))
+    runs = {"deterministic": False, "schedule": {"steps": 40}}
+    edit(campaign.path.with_name("registered.json"), lambda stored: stored["rules"].update(tune={"runs": runs}))
+    for job in campaign.jobs:
+        config = tmp_path / job.folder / record.CONFIG
+        config.write_text(config.read_text().replace("}", ", clip: 1.0}"))
+    found = check_campaign(load(campaign.path), tmp_path / "none")
+    assert "tuning_runs" not in str(found["registered"])
+    assert "optim.clip" not in str(found["same recipe"])
+
+
 def test_tuning_runs_are_of_the_recipe_and_code_of_final_runs(tmp_path: Path) -> None:
     campaign = loaded(tmp_path)
     for job in campaign.jobs:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,7 +286,9 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, mon
     assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
     again = campaign_results.load(campaign.path)
     assert again == campaign
-    assert not again.remarks
+    assert not again.all_remarks()
+    again.choice["rms" + ENDS[0]] = replace(ends["rms" + ENDS[0]], edge="highest")
+    assert again.all_remarks() == [f"the chosen rate of rms{ENDS[0]} is the highest of the extended grid"]
     charts = campaign_report._charts([campaign], numbers, load(asked.results), {})
     assert charts.keys() >= {"differences", "ladder"}
 

@@ -68,6 +68,8 @@ REFUSED_WORDS = [
     *("batch_size", "tune.by=test image_recall", "tune.by=valid error", "final.score=image_recall"),
     *("final.score=tset image_recall", "final.score=valid_sample image_recall"),
 ]
+ANY_STEPS = {"runs": {key: value for key, value in RUNS.items() if key != "schedule.steps"}}
+LADDER = ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2, 4]}}
 # (typed words, changes of the file, the key that the message names)
 MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     *(([word], {}, word.partition("=")[0]) for word in REFUSED_WORDS),
@@ -100,9 +102,12 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder: schedule.warmup"),
-    ([], {"ladder": {"schedule.steps": [20, 40], "optim.lr": [1, 2]}}, "norm.optim.lr"),
-    ([], {"ladder": {"schedule.steps": [20, 40], "schedule.stops": [1, 2]}}, "schedule.stops"),
+    ([], ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "batch_size": [1, 2]}}, "batch_size"),
+    ([], ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "schedule.stops": [1, 2]}}, "schedule.stops"),
+    ([], {"ladder": {"schedule.steps": [20, 40]}}, "schedule.steps=20"),
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
+    ([], {"ladder": {"schedule.steps": [20, 40]}, "claims": [EQUAL | {"untrained": 5.0}]}, "untrained"),
+    *((["tune.runs." * tuning + "schedule.warmup=4"], LADDER, "schedule.warmup") for tuning in (False, True)),
     (["tune.runs.seed=1"], {}, "seed"),
     ([], {"claims": [EQUAL | {"seeds": 9}]}, "final.min_seeds"),
 ]
@@ -115,6 +120,12 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
         ask(tmp_path, *words, **changes)
     assert str(caught.value).startswith("campaign tiny: ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_is_named_in_a_file_as_on_the_command_line(tmp_path: Path) -> None:
+    name = "module+class=torch.nn.LayerNorm"
+    asked = ask(tmp_path, norms=["ln", name], claims=[EQUAL | {"a": name}])
+    assert asked.job("final", name, None, 0).config.norm["module"] == "torch.nn.LayerNorm"
 
 
 def test_a_norm_under_two_names_is_refused(tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ def test_several_commits_are_named(tmp_path: Path) -> None:
         ("run", lambda run: run["sessions"][0]["git"].update(dirty=True), "uncommitted"),
         ("run", lambda run: run["sessions"][0]["git"].update(dirty=None), "uncommitted"),  # git did not say
         ("run", lambda run: run["dataset"].update(digest="1"), "different data, with the digests 0, 1"),
+        ("run", lambda run: run["sessions"][0].update(own_code="1"), "runs of .* are of 2 versions of your own code"),
     ],
 )
 def test_other_rules_than_the_registered_uncommitted_changes_and_different_data_are_named(

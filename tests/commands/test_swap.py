@@ -84,6 +84,14 @@ def test_the_sentences() -> None:
     assert "one seed" in found([[0, 0, 0, 0, 2.0]], (1, 1, 1)).says
 
 
+def test_every_step_is_in_the_mean_of_a_row() -> None:
+    logged = list[tuple[int, float]]()
+    own: Any = SimpleNamespace(on_device=lambda step: step)
+    recorder: Any = SimpleNamespace(log=lambda step, loss: logged.append((step, loss)))
+    swap._train(own, torch.tensor, recorder, 0, 205)
+    assert logged[-2:] == [(204, 202.5), (205, 204.0)]
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

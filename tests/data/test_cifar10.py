@@ -153,6 +153,14 @@ def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(result.y["test"], images.y["test"])
 
 
+def test_few_images_are_warned_of(tmp_path: Path) -> None:
+    images = make()
+    few = replace(images, x=images.x | {"train": images.x["train"][:90]})
+    for _ in range(2):
+        assert whiten(few, tmp_path)[1][0].startswith("warning: 90 images do not determine 48 directions")
+    assert "warning" not in str(whiten(few, tmp_path, eps=1e-2)[1])
+
+
 def test_other_eps_source_or_images_have_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whiten(make(), tmp_path)
     whiten(make(), tmp_path, eps=1e-2)

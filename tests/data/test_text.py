@@ -145,6 +145,11 @@ def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, t
     plain = text.sentences(60, 12, 13)
     text.prepare(plain, "sentencepiece", 320, tmp_path, lambda _: None)
     assert learnt == read(plain)["train"].decode().split("\n")[:-1:3]
+    longest, learnt[:] = max(map(len, learnt)), []
+    monkeypatch.setattr(text, "LONGEST", longest - 1)
+    text.prepare(plain, "sentencepiece", 330, tmp_path, lambda _: None)
+    assert "".join(learnt) == "".join(read(plain)["train"].decode().split("\n")[:-1:3])
+    assert max(map(len, learnt)) == longest - 1
 
 
 @pytest.mark.parametrize("size", [1, 7])

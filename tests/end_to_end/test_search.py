@@ -32,6 +32,7 @@ def test_the_direction_is_the_task_s_and_the_seed_the_run_s(task: str, direction
     job = config.job([f"task={task}", "seed=3"])
     assert run._of_search(job, []) == [f"hydra.sweeper.direction={direction}", "hydra.sweeper.sampler.seed=3"]
     assert run._of_search(job, ["hydra.sweeper.direction=maximize"]) == ["hydra.sweeper.sampler.seed=3"]
+    assert run._of_search(job, ["hydra/sweeper/sampler=grid"]) == [f"hydra.sweeper.direction={direction}"]
 
 
 def test_a_run_that_diverged_has_the_worst_value(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +42,6 @@ def test_a_run_that_diverged_has_the_worst_value(bench: Bench, monkeypatch: pyte
     assert outcomes.value(job, Outcome("diverged", 3)) == math.inf
     bench.edit(record.RUN, lambda content: content["target"].update(mode="max"))
     assert outcomes.value(job, Outcome("diverged", 3)) == -math.inf
+    rows = [{"step": 3, "split": "test", "error": None}]  # not finite
+    monkeypatch.setattr(record.RunFolder, "read_metrics", lambda _: (rows, None))
+    assert outcomes.value(job, Outcome("finished", 3)) == -math.inf

@@ -374,6 +374,33 @@ def test_options_that_are_stated_are_not_taken_over() -> None:
     assert converted(nn.LayerNorm(6, 1e-3), f"{MODULE}LayerNorm", kwargs={"eps": 1e-5})[1].inner.eps == 1e-5
 
 
+def test_a_stated_offset_of_the_gain_and_the_names_of_others_gains() -> None:
+    layer = converted(OnePlus(), "rms", weight_offset=False)[1]
+    assert (layer.gain_offset, layer.weight[0].item()) == (0, 1.5)
+    model = nn.Sequential(nn.RMSNorm(6))
+    nn.init.constant_(model[0].weight, 3.0)
+    done = rmsexp.convert(model, norms.ModuleNorm(name="module", module=f"{__name__}.Named"))
+    assert done.replaced[0][1] == ""
+    assert torch.equal(model(torch.ones(6)), torch.full((6,), 3.0))
+
+
+class Named(nn.Module):
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, x.shape[-1:], self.gamma)
+
+
+def test_layers_are_known_whatever_the_default_dtype_is() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert len(rmsexp.convert(nn.Sequential(nn.LayerNorm(6), nn.RMSNorm(6)), "rms").replaced) == 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 class Unit(nn.Module):
     def __init__(self, centre: bool) -> None:
         super().__init__()

@@ -259,6 +259,8 @@ def test_other_names_of_gain_and_bias_are_known(weight: str, bias: str) -> None:
     model.load_state_dict(state)
     assert torch.equal(torch.stack([*model.parameters()]), torch.stack([gain, shift, gain]))
     assert list(state) == [f"0.{weight}", f"0.{bias}", "1.g"]
+    derf = norms.DynamicErf(N, bias=False)  # which has an offset of its own
+    derf.load_state_dict(derf.state_dict())
 
 
 def test_a_parametrised_bias_is_no_missing_bias() -> None:

@@ -202,6 +202,12 @@ def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str,
             folder.read_status()
 
 
+def test_sources_replace_those_of_an_earlier_session(folder: record.RunFolder) -> None:
+    for sources in ({"mine": b"x", "helper": b"y"}, {"mine": b"z"}, {}):
+        folder.write_sources(sources)
+        assert folder.read_sources() == sources
+
+
 @pytest.mark.parametrize("name", [record.RUN, record.STATUS, record.METRICS])
 def test_read_returns_the_whole_record(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path, "ln", seed=2)

@@ -167,15 +167,16 @@ def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path:
     assert "not the setting of the runs" not in times_of(tmp_path).source
 
 
-def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["model.qk_norm=true", "optim.name=muon"])
+def test_a_norm_with_an_option_of_the_model_or_another_optimiser_has_no_times(option: str, tmp_path: Path) -> None:
     """The runs of rms+model.qk_norm=true have the series of rms, and a setting of their own."""
     path = Campaign().write(tmp_path)
     stored = readers.read_json(path)
     for job in stored["jobs"]:
         if job["norm"] == "none":
-            job["norm"], job["folder"] = "rms+model.qk_norm=true", job["folder"].replace("/none/", "/rms/")
-            job["folder"] = job["folder"].replace("small+", "small+model.qk_norm=true+")
-    norms = ["rms+model.qk_norm=true" if norm == "none" else norm for norm in stored["norms"]]
+            job["norm"], job["folder"] = f"rms+{option}", job["folder"].replace("/none/", "/rms/")
+            job["folder"] = job["folder"].replace("small+", f"small+{option}+")
+    norms = [f"rms+{option}" if norm == "none" else norm for norm in stored["norms"]]
     atomic.write_json(path, stored | {"norms": norms, "claims": stored["claims"][:1]})
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
     assert set(times_of(tmp_path).seconds) == {"ln", "rms"}

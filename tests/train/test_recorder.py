@@ -14,6 +14,7 @@ import torch
 import rmsexp
 from rmsexp import compare
 from rmsexp.config import ConfigError
+from rmsexp.records.frames import quantities
 from rmsexp.records.frames.load import options
 from rmsexp.records.record import RunFolder
 from rmsexp.system import clock
@@ -91,6 +92,17 @@ def test_numbers_of_other_libraries_paths_and_the_home_folder(tmp_path: Path, mo
 def test_a_metric_cannot_have_a_name_that_records_use(name: str, tmp_path: Path) -> None:
     with rmsexp.Recorder("mine", "rms", results=tmp_path) as recorder, pytest.raises(ConfigError, match=name):
         recorder.log(1, **{name: 3.0})
+
+
+def test_an_accuracy_is_a_fraction_and_a_loss_has_no_unit(tmp_path: Path) -> None:
+    with rmsexp.Recorder("mine", "rms", results=tmp_path) as recorder:
+        recorder.log(1, "valid", accuracy=0.92, loss=1.0)
+        with pytest.raises(ConfigError, match="accuracy is a fraction"):
+            recorder.log(2, "valid", accuracy=92.0)
+    records = compare.load(tmp_path)
+    assert [(one.metric, one.unit) for one in quantities.named(records)] == [("accuracy", "%"), ("loss", "")]
+    units = [quantities.unit_of_difference(records, metric) for metric in ("accuracy", "loss")]
+    assert units == ["points", ""]
 
 
 def test_nothing_is_recorded_outside_of_the_with_statement_and_the_lock_is_freed(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def usual(split: str, metric: str, loss_unit: str = "nats") -> Quantity:
     return Quantity(split, metric, names.metric_label(metric), names.scale_and_unit(metric)[1])
 
 
+def unit_of_difference(records: Records, metric: str) -> str:
+    """Return the unit of a metric's differences: :func:`names.unit_of_difference`, but the task's own for the loss."""
+    of_loss = (one.unit for one in named(records) if one.metric == metric == "loss")
+    return next(of_loss, names.unit_of_difference(metric))
+
+
 @lru_cache(maxsize=statistics.RECENT)
 def recorded(records: Records) -> list[Quantity]:
     """Return the quantities :func:`of_curves` of which a run has a value; all of them if no run has any."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, measures, pairs
@@ -99,7 +99,8 @@ def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]
         half = factor * row["interval"]
         level = f"{100 * statistics.CONFIDENCE:.4g} %" + ", Bonferroni" * int(tests["interval"].count() > 1)
         difference = _signed(value, value - half, value + half, level, row["metric"])
-        text = f"{difference} {names.unit_of_difference(row['metric'])}, {formats.counted(row['n'], 'seed')}"
+        unit = quantities.unit_of_difference(report.records, row["metric"])
+        text = f"{f'{difference} {unit}'.rstrip()}, {formats.counted(row['n'], 'seed')}"
         norm = names.without_impl(row["series"])
         impl = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         cells = {NORM: norm, AGAINST: REFERENCE, "task": report.task, "runs": f"{report.setting}{short}, {data}{impl}"}

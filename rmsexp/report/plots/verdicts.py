@@ -192,11 +192,12 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
     change a step and no others, then one with their implementation, machine and threads, in this order, then the one
     with the highest rank and most of the norms.
 
-    A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
-    series are of the model without this option.
+    A norm with an option of the model or another optimiser, such as ``rms+model.qk_norm=true``, has no times: the
+    timing records of its series are without this option.
     """
     final = [job for job in campaign.jobs if job.stage == "final"]
-    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final if "+model." not in job.norm}
+    usual = [job for job in final if not re.search(r"\+(model\.|optim\.name=)", job.norm)]
+    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in usual}
     runs = records.runs[records.runs["folder"].isin([str(campaign.root / job.folder) for job in final])]
     wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
     own = timings[wanted & (timings["task"] == campaign.task) & timings["scale"].isin(runs["scale"])]

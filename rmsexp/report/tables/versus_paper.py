@@ -125,7 +125,7 @@ def figure_1(records: Records) -> list[str]:
     parts = [f"{name} {loss}" for name, loss in shown.items()]
     unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
     trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"
-    method = [f"Training loss ({unit}), mean over seeds, each smoothed by {trailing}"]
+    method = [f"Training loss{f' ({unit})' * bool(unit)}, mean over seeds, each smoothed by {trailing}"]
     return [
         f"Training loss after {end:.0f} steps: {names.label(baseline)} {level}; {'; '.join(parts)}.",
         f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",
