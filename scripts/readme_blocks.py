@@ -143,8 +143,8 @@ def answer() -> str:
     main = (EQUALITY, f"p{EQUALITY}", "RMSNorm is better than no norm")
     rows = [row for claim in main for row in verdicts_on(claim)]
     refuted = [row for row in rows if row["outcome"] == claims.REFUTED]
-    lost = {(row["claim"], row["task"]) for row in refuted}
-    # a task on which one campaign refutes a claim does not count, whatever others say
+    lost = {(row["claim"], row["task"]) for row in rows if row["outcome"] != claims.SUPPORTED}
+    # a task counts if all campaigns on it say so
     held = {(row["claim"], row["task"]) for row in rows if row["outcome"] == claims.SUPPORTED and not row["blind"]}
     equal, partial, better = (sum(key[0] == claim for key in held - lost) for claim in main)
     worse = listed(row["label"] for row in refuted if row["claim"] == main[2])

@@ -250,7 +250,7 @@ def parsed(text: str) -> Question:
     Raises: ValueError if a part is missing or malformed, if the question does not have exactly one placeholder, or if
     the answer is not in the table.
     """
-    parts = [part.strip() for part in text.split("\n\n", 4)]
+    parts = [part.strip() for part in text.replace("\r\n", "\n").split("\n\n", 4)]
     if len(parts) < 5 or not all(parts):
         raise ValueError("it does not have a URL, a passage, a question, an answer and a table of entities")
     _, passage, question, answer, table = parts

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
@@ -48,7 +49,9 @@ def record(
     """
     first = next(iter(jobs.values()))
     setting = first.setting_folder
-    (setting / timing_records.FOLDER).mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
+    folder = setting / timing_records.FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    TemporaryFile(dir=folder).close()  # before measuring, so that an unwritable folder is reported at once
     content = None
     try:
         with Interrupt().install():

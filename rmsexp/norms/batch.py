@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype
 from rmsexp.system import checks
@@ -306,13 +307,17 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
-def refuse_batch_statistics(norm: Norm) -> None:
-    """Check that a norm evaluates with running statistics, and not with those of evaluated batches. Raises: ValueError.
+def without_batch_statistics(model: nn.Module) -> nn.Module:
+    """Return a model of which no batch norm evaluates with the statistics of evaluated batches. Raises: ValueError.
 
     These include tokens that are to be predicted, other hypotheses of a search, or captions of similar length.
     """
-    if any(isinstance(each, BatchNormOptions) and each.eval == "batch" for each in (norm, *norm.parts)):
-        raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
+    for module in model.modules():
+        ours = isinstance(module, BatchNorm) and module.statistics == "batch"
+        if ours or (isinstance(module, _BatchNorm) and module.running_mean is None):
+            option = "norm.eval=batch" if ours else "track_running_stats=false"
+            raise ValueError(f"{option} is not possible: results would depend on what is evaluated in one batch")
+    return model
 
 
 class MeanOnlyBatchNorm(BatchNorm):

@@ -112,7 +112,7 @@ def composed_norm(words: Sequence[str], config_dir: str | None = None, find: Fin
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleNorm(Norm):
-    """Any module as a norm, such as ``torch.nn.GroupNorm`` with ``kwargs={num_groups: 4}``.
+    """Any module as a norm, such as ``torch.nn.GroupNorm`` with ``kwargs={num_groups: 2}``.
 
     Attributes:
         module: The import path of the class.

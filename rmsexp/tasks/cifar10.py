@@ -15,7 +15,7 @@ from rmsexp.data.sequences import cut
 from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
-from rmsexp.norms import Norm
+from rmsexp.norms import LayerNorm, Norm
 from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.system import checks
 from rmsexp.task import Noise, Objective, Target
@@ -146,6 +146,9 @@ class Task(TaskBase):
         options = self.config.model
         values = {key: getattr(options, key) for key in ("width", "noise", "dropout", "data_init")}
         model = ConvPool(norm, classes=self.classes, **values)
+        if self.classes == 2 and isinstance(model.dense.norm, LayerNorm):
+            other = f"norm=by_role norm.default={norm.name} 'norm.roles={{output: none}}'"
+            raise ValueError(f"LayerNorm makes two logits -1 and 1, so nothing is learnt: use more classes, or {other}")
         return model.to(device=self.device, memory_format=MEMORY_FORMATS[options.memory_format])  # type: ignore[call-overload]
 
     def initialise(self, model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from rmsexp.models import init
 from rmsexp.models.language_model import LanguageModel, Sizes
 from rmsexp.norms import Norm
 from rmsexp.norms.base import Identity
-from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.norms.batch import without_batch_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
@@ -129,14 +129,13 @@ class Task(TaskBase):
         return self._tokens.tokeniser.size
 
     def build(self, norm: Norm) -> nn.Module:
-        refuse_batch_statistics(norm)
         size = self.config.model
         model = LanguageModel(norm, self.vocabulary, size)
         for key, sites in {"qk_norm": ("query", "key"), "v_norm": ("value",), "embedding_norm": ("start",)}.items():
             layers = [layer for name, layer in model.named_modules() if name.rpartition(".")[2] in sites]
             if getattr(size, key) and all(isinstance(layer, Identity) for layer in layers):
                 raise ValueError(f"model.{key}=true has no effect: norm={norm.name} changes nothing there")
-        return model.to(self.device)
+        return without_batch_statistics(model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)

@@ -21,7 +21,7 @@ from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models import init
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
-from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.norms.batch import without_batch_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
@@ -158,11 +158,11 @@ class Task(TaskBase):
             report(f"the last {left_out:,} test images do not fill a fold of {ranked:,} and are not ranked")
 
     def build(self, norm: Norm) -> nn.Module:
-        refuse_batch_statistics(norm)
         options, features = self.config.model, self._splits["train"].features.shape[1]
         absolute = self.config.penalty == "order"
         sizes = {"embedding": options.embedding, "hidden": options.hidden}
-        return OrderEmbedding(norm, len(self.words), features, **sizes, absolute=absolute).to(self.device)
+        model = OrderEmbedding(norm, len(self.words), features, **sizes, absolute=absolute)
+        return without_batch_statistics(model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         recurrent = dict.fromkeys(("gru.gates_h.weight", "gru.candidate_h.weight"), init.orthogonal)

@@ -23,7 +23,7 @@ from rmsexp.models import init
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch, token_losses
 from rmsexp.norms import Norm
-from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.norms.batch import without_batch_statistics
 from rmsexp.system import checks
 from rmsexp.task import Noise, Objective
 from rmsexp.tasks import translation
@@ -94,7 +94,6 @@ class Task(TranslationTask):
         return by_sentences(lengths, order, self.config.batch_size, self.config.pool)
 
     def build(self, norm: Norm) -> nn.Module:
-        refuse_batch_statistics(norm)
         options = self.config.model
         model = RNNSearch(
             norm,
@@ -106,7 +105,7 @@ class Task(TranslationTask):
             tied=options.tied,
             score_bias=options.variant == "nematus_theano",
         )
-        return model.to(self.device)
+        return without_batch_statistics(model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         options = self.config.model

@@ -38,7 +38,7 @@ from rmsexp.models import init
 from rmsexp.models.transformer import Sizes, Transformer
 from rmsexp.models.translation import Batch, token_losses
 from rmsexp.norms import Norm
-from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.norms.batch import without_batch_statistics
 from rmsexp.system import checks
 from rmsexp.task import Noise, Objective
 from rmsexp.tasks import translation
@@ -124,8 +124,8 @@ class Task(TranslationTask):
         return 1  # as in the toolkit, whatever their number of pairs
 
     def build(self, norm: Norm) -> nn.Module:
-        refuse_batch_statistics(norm)
-        return Transformer(norm, self.text.source.size, self.text.target.size, self.config.model).to(self.device)
+        model = Transformer(norm, self.text.source.size, self.text.target.size, self.config.model)
+        return without_batch_statistics(model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         width = self.config.model.width

@@ -191,6 +191,11 @@ class TranslationTask(TaskBase):
         root = self.config.data.root_folder
         self.text = translation.prepare(self.source, self.config.data.text_options(), root, report)
         self.notes[record.SUBWORDS] = self.text.subwords
+        for name, split in self.text.held_out.items():
+            limits = self.config.decoding.limits(torch.from_numpy(split.pairs.source.lengths)).numpy()
+            if over := np.count_nonzero(split.pairs.target.lengths > limits):
+                allowed = "decoding.max_length and beyond_source allow for translations"
+                report(f"{name}: {over:,} of {len(limits):,} references are longer than {allowed}")
 
     def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
         return self._load(self.text.train, indices)

@@ -75,7 +75,8 @@ class AdamWConfig(AdamConfig):
 
     ``name``: "adamw"; "muon" (:class:`Muon`) for matrices inside the model, and AdamW for all else; or "sgd" with the
     momentum ``beta1``. ``weight_decay``: times the learning rate, the share by which matrices and the embedding shrink
-    per step; with ``decay_gains`` also vectors: gains, shifts and other parameters of norms.
+    per step, with "sgd" in the long run 1 / (1 - ``beta1``) times as much, since torch adds the decay to the gradient;
+    with ``decay_gains`` also vectors: gains, shifts and other parameters of norms.
     """
 
     beta1: float = 0.9

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from rmsexp.norms import Normaliser
@@ -153,6 +154,8 @@ class Stepper:
         ordered = config.reduce == "ordered"
         self._sums = JointSums(self.group, model, ordered) if isinstance(self.group, Group) else Sums()
         self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+        if self.group.size > 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):
+            raise ConfigError("each process would have its own running statistics of torch's batch norm: use norm=bn")
         self._held: list[list[Any]] = []  # updates of the running statistics, by micro-batch and batch norm
         self._depending_on_step = depending_on_step(model)
 

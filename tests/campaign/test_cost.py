@@ -8,14 +8,9 @@ from helpers.campaigns import ask
 
 from rmsexp.campaign import progress
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.question import Question
 from rmsexp.records import record
 from rmsexp.records.states import Run
 from rmsexp.work import cost, runner
-
-
-def jobs(asked: Question) -> list[Job]:
-    return list(asked.update().jobs)
 
 
 def test_estimates_are_means_of_finished_runs(tmp_path: Path) -> None:

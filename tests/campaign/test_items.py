@@ -167,30 +167,20 @@ def test_a_plan_of_all_items_has_a_line_for_each(
     assert "  44 runs in all, since items share runs" in out
 
 
-@pytest.fixture
-def own_item(tmp_path: Path) -> str:
-    """Write an item of runs that take a second, and return the folder of its config."""
-    content: dict[str, Any] = {"title": "Table 7", "caption": "Recalls."}
-    rows = {"task": "order_embedding"}
-    content["groups"] = [
-        {"runs": rows, "framework": "Theano", "norms": {"OE + LayerNorm": "ln", "OE + RMSNorm": "rms"}}
-    ]
-    content["columns"] = [{"heading": "R@1", "quantity": "test image_r1"}]
-    (tmp_path / "my/item").mkdir(parents=True)
-    (tmp_path / "my/item/mine.yaml").write_text(yaml.safe_dump(content))
-    return str(tmp_path / "my")
-
-
 @pytest.mark.usefixtures("small_synthetic_data")
-def test_an_item_from_its_first_run_to_its_table(
-    own_item: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_item_from_its_first_run_to_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second time, the command does no run; the plan before estimates the cost from a trial, which it removes.
 
     Nothing is computed from a run whose metrics were edited.
     """
+    content: dict[str, Any] = {"title": "Table 7", "caption": "Recalls."}
+    norms = {"OE + LayerNorm": "ln", "OE + RMSNorm": "rms"}
+    content["groups"] = [{"runs": {"task": "order_embedding"}, "framework": "Theano", "norms": norms}]
+    content["columns"] = [{"heading": "R@1", "quantity": "test image_r1"}]
+    (tmp_path / "my/item").mkdir(parents=True)
+    (tmp_path / "my/item/mine.yaml").write_text(yaml.safe_dump(content))
     setting = config.job(["task=order_embedding", *SMALL]).setting
-    words = ["mine", "--config-dir", own_item, f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
+    words = ["mine", "--config-dir", str(tmp_path / "my"), f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
     assert main([*words, "--plan"]) == 0
     assert "mine   2            0       0:00  0:0" in capsys.readouterr().out
     assert list(record.find_runs(tmp_path / "results")) == []

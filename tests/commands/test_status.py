@@ -11,11 +11,9 @@ import termios
 from pathlib import Path
 
 import pytest
-from helpers import campaigns
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
-from rmsexp.campaign import question
 from rmsexp.commands import status
 from rmsexp.records import record
 from rmsexp.system.command_line import command
@@ -159,16 +157,3 @@ def test_lines_fit_a_terminal_of_80_columns(results: Path) -> None:
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output)
     assert max(map(len, plain.splitlines())) <= 80
     assert "the loss is not finite" in " ".join(plain.split())
-
-
-def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Six tuning runs are planned at first; eight more and four final runs come."""
-    folder = "order_embedding/demo+evaluation=validation+optim.lr={2:g}/{1}/seed{3}"
-    monkeypatch.setattr(question.Question, "relative_folder", lambda _, *run: folder.format(*run))
-    asked = campaigns.ask(tmp_path)
-    campaigns.write_run(asked, asked.update().jobs[0])
-    assert status.main([str(asked.results)]) == 0
-    shown = capsys.readouterr().out
-    assert [line.split()[:4] for line in shown.splitlines() if line.startswith("tune")] == [["tune", "1", "5", "8"]]

@@ -120,6 +120,10 @@ def lines(**changed: str) -> list[str]:
     return result
 
 
+def test_lines_may_end_as_on_windows() -> None:
+    assert parsed("\r\n".join(LINES)) == parsed("\n".join(LINES))
+
+
 def write_file(path: Path, content: list[str] | bytes = LINES) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else "\n".join(content).encode())

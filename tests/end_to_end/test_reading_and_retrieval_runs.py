@@ -1,33 +1,14 @@
-"""Whole runs of the attentive reader and order-embedding: the best checkpoint, mistakes."""
+"""Whole runs of the attentive reader and order-embedding: mistakes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from helpers.reading_and_retrieval import TASKS, tiny
 from helpers.tasks import Main
 
-from rmsexp.commands import result
 from rmsexp.records import record
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
-
-
-@pytest.mark.parametrize(("name", "metric", "best"), [(TASKS[0], "error", min), (TASKS[1], "image_recall", max)])
-def test_the_best_checkpoint_has_the_best_metric_on_valid(
-    main: Main, tmp_path: Path, name: str, metric: str, best: Any
-) -> None:
-    done = main(*tiny(name), "optim.lr=0.3", "max_steps=8", "eval_every=1")
-    assert done.status == 0, done.err
-    (folder,) = record.find_runs(tmp_path)
-    values = [row[metric] for row in result.read(folder).metrics if row["split"] == "valid"]
-    stored = torch.load(folder / record.CHECKPOINTS / "best.pt", weights_only=True)
-    assert len(set(values)) > 1
-    assert (stored["step"], stored[metric]) == (values.index(best(values)), best(values))
-
-
-# Mistakes
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,6 @@ def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
     return Batch(source, source_mask, target, target_mask, target_mask.flatten().nonzero().squeeze(1))
 
 
-def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
-    """Split logits ``(tokens of all sentences, target_size)`` into one tensor per sentence."""
-    return list(logits.split(batch.target_mask.sum(1).tolist()))
-
-
 def read_on(model: Any, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState]:
     """Feed ``tokens``, ``(batch, time)``, step by step; return logits ``(batch, time, target_size)`` and the state."""
     rows = []

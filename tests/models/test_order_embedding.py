@@ -123,12 +123,6 @@ def test_number_of_parameters_of_the_paper_s_model(name: str, vectors: int) -> N
 # Initial values
 
 
-def initialised(name: str = "none", *, seed: int = 0) -> Any:
-    model = OrderEmbedding(NORMS[name], 70, 60, embedding=30, hidden=20)
-    order_embedding.Task.initialise(SimpleNamespace(config=SimpleNamespace(seed=seed)), model)  # type: ignore[arg-type]
-    return model
-
-
 def assert_uniform(values: Tensor, bound: float) -> None:
     """Check that values are uniform on [-bound, bound]: their range, and mean and mean square to 4 standard errors."""
     scaled = values.detach().double().flatten() / bound
@@ -139,7 +133,8 @@ def assert_uniform(values: Tensor, bound: float) -> None:
 
 
 def test_initial_weights_are_uniform_or_orthogonal() -> None:
-    model = initialised()
+    model: Any = OrderEmbedding(NORMS["none"], 70, 60, embedding=30, hidden=20)
+    order_embedding.Task.initialise(SimpleNamespace(config=SimpleNamespace(seed=0)), model)  # type: ignore[arg-type]
     for values in (model.embedding, *model.gru.gates_x.weight.chunk(2), model.gru.candidate_x.weight):
         assert_uniform(values, 0.1)
     assert_uniform(model.image.weight, math.sqrt(6 / (60 + 20)))

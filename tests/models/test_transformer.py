@@ -73,15 +73,10 @@ def test_number_of_parameters_of_the_base_model(name: str, vectors: int, pre_nor
 # --- initial values
 
 
-def initialised(name: str = "none", *, seed: int = 0, **other: Any) -> Transformer:
-    model = Transformer(NORMS[name], 300, 200, sizes(**other))
-    config = SimpleNamespace(seed=seed, model=model.sizes)
-    transformer.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
-    return model
-
-
 def test_initial_values_at_base_sizes() -> None:
-    model = initialised(width=512, inner=2048, layers=1, heads=8)
+    model = Transformer(NORMS["none"], 300, 200, sizes(width=512, inner=2048, layers=1, heads=8))
+    config = SimpleNamespace(seed=0, model=model.sizes)
+    transformer.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
     bounds = {"joint": 0.0541, "output": 0.0765, "query": 0.0765, "key": 0.0765, "value": 0.0765}
     bounds |= {"up": 0.0484, "down": 0.0484}  # sqrt(6 / (n_in + n_out))
     for name, site in model.named_modules():

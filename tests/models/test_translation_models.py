@@ -15,7 +15,6 @@ from helpers.translation_models import (
     TARGETS,
     assert_steps_are_forward,
     batch_of,
-    by_sentence,
     pairs,
     read_on,
     shifted,
@@ -56,7 +55,7 @@ def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str, make
     """It has the same logits alone, without padding, as in a batch."""
     model, examples = with_statistics(make, name).train(mode == "train"), pairs(RAGGED)
     batch = batch_of(examples)
-    for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
+    for pair, together in zip(examples, model(batch).split(batch.target_mask.sum(1).tolist()), strict=True):
         close(model(batch_of([pair])), together)
 
 

@@ -12,7 +12,7 @@ import rmsexp
 from rmsexp import config, norms
 from rmsexp.config.words import overrides
 from rmsexp.models.language_model import LanguageModel, Sizes
-from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.norms.batch import without_batch_statistics
 from rmsexp.norms.composed import Wrapped
 
 SIZES = Sizes(width=16, layers=3, heads=4, kv_heads=2, inner=12, qk_norm=True)
@@ -58,9 +58,15 @@ def test_norms_that_state_no_eps_have_that_of_the_task(task: str, eps: float) ->
 
 
 def test_batch_statistics_are_refused_for_a_role_too() -> None:
-    refuse_batch_statistics(norms.ByRole(name="by_role", roles={"query": "bn"}))
+    def made(norm: norms.Norm) -> nn.Module:
+        return without_batch_statistics(nn.Sequential(norm.at(role="query").value("query", 4)))
+
+    made(norms.ByRole(name="by_role", roles={"query": "bn"}))
     with pytest.raises(ValueError, match=r"eval=batch"):
-        refuse_batch_statistics(norms.ByRole(name="by_role", roles={"query": "bn+eval=batch"}).at(depth=0))
+        made(norms.ByRole(name="by_role", roles={"query": "bn+eval=batch"}))
+    batch = norms.ModuleNorm(name="module", module="torch.nn.BatchNorm1d", kwargs={"track_running_stats": False})
+    with pytest.raises(ValueError, match="track_running_stats=false"):
+        made(batch)
 
 
 def wrapped(module: str, features: int, maps: bool = False, **kwargs: Any) -> Wrapped:

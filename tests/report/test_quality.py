@@ -18,7 +18,6 @@ from scipy import stats as scipy_stats
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
-from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
 
@@ -117,6 +116,11 @@ def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str
     assert row["steps"] == steps
 
 
+def test_one_evaluation_has_no_way_to_a_level(tmp_path: Path) -> None:
+    write_rows(write_run(tmp_path, "ln"), [training(200, 1.0, 0.1), evaluated(200, 0.5)])
+    assert time_to_target.level(setting(tmp_path)) is None
+
+
 def write_losses(root: Path, series: str, slope: float, **run: object) -> None:
     """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a training row every 10 steps."""
     folder = write_run(root, series, steps=200, **run)
@@ -133,6 +137,11 @@ def test_the_loss_of_other_norms_is_that_of_the_same_step(tmp_path: Path) -> Non
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
     assert sentence.startswith("Training loss after 200 steps: LayerNorm 6.100; no norm 6.1")
     assert "RMSNorm 4.15" in sentence
+    shorter = write_run(tmp_path, "rms", seed=1, steps=200)
+    write_rows(shorter, [training(step, 9.0, 0.1) for step in range(10, 191, 10)])
+    sentences = versus_paper.figure_1(setting(tmp_path))
+    assert sentences[0] == sentence
+    assert "RMSNorm 1" in sentences[1]
 
 
 def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:
@@ -182,17 +191,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def scored(results: Path) -> Records:
-    return load(results).select("cifar10", SCORED)
-
-
 def of(folder: str, split: str) -> list[float]:
     rows, _ = record.RunFolder(Path(folder)).read_metrics()
     return [row["error"] for row in rows if row["split"] == split]
 
 
-def test_the_result_is_the_mean_of_the_last_three_evaluations(scored: Records) -> None:
+def test_the_result_is_the_mean_of_the_last_three_evaluations(results: Path) -> None:
+    scored = load(results).select("cifar10", SCORED)
     values = statistics.headline_metric(scored, statistics.common_step(scored))
     assert len(values) == 16
     for folder, value in values.items():

@@ -8,16 +8,6 @@ from joblib.externals.loky.backend import context
 from rmsexp.system import cores
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of 16 cores without launchers."""
-    for name in cores.LAUNCHERS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.setattr(context, "_cpu_count_cgroup", lambda count: count)
-
-
 @pytest.mark.parametrize(
     ("launchers", "threads"),
     [
@@ -31,9 +21,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("OMP_NUM_THREADS=5 SLURM_CPUS_PER_TASK=4", 4),
     ],
 )
-@pytest.mark.usefixtures("machine")
 def test_the_least_of_all_limits_counts(launchers: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs at the same time divide what they share. A launcher's number is that of one of them."""
+    for name in cores.LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(context, "_cpu_count_cgroup", lambda count: count)
     for word in launchers.split():
         monkeypatch.setenv(*word.split("="))
     assert cores.threads() == threads

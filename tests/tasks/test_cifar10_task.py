@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.tasks import assert_batches_follow_from_seed_and_step, task_and_model
 from helpers.tensors import digest
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,6 +38,18 @@ def test_batches_follow_from_seed_and_step(data_root: Path) -> None:
     assert_batches_follow_from_seed_and_step(partial(task_and_model, "task=cifar10", f"data.root={data_root}", *SMALL))
     task, other = (make(data_root, "rms", f"model.memory_format={name}")[0] for name in cifar10.MEMORY_FORMATS)
     assert digest(*task.batches(3)[0]) == digest(*other.batches(3)[0])
+
+
+def test_layer_norm_of_two_logits_is_refused(tmp_path: Path) -> None:
+    for split, count in (("train", 8), ("test", 4)):
+        for label in ("a", "b"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (32, 32), (number, 90, 9)).save(tmp_path / split / label / f"{number}.png")
+    words = ("data.name=folder", f"data.folder={tmp_path}", "data.zca_eps=0.01")
+    with pytest.raises(ValueError, match=r"two logits .* norm=by_role norm\.default=ln"):
+        make(tmp_path, "ln", *words)
+    make(tmp_path, "by_role", *words, "norm.default=ln", "norm.roles={output: none}")
 
 
 # Batches

@@ -144,15 +144,6 @@ def test_a_bound_that_no_micro_batch_fills_half_is_refused(text_root: Path) -> N
 # Evaluation
 
 
-def blocks(text: str) -> dict[str, dict[str, str]]:
-    """Return the lines of ``translations.txt`` by heading, such as "valid 1", and by kind, such as "source"."""
-    lines_by_heading = {}
-    for block in text.split("\n\n"):
-        heading, *lines = block.rstrip("\n").split("\n")
-        lines_by_heading[heading] = {line.split()[0]: line[14:] for line in lines}
-    return lines_by_heading
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     corpus = phrases.phrases(TRAIN, 16, 16)
@@ -186,13 +177,24 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
         if split == "test":
             kept = json.loads(gzip.decompress(task.files[translation.TRANSLATIONS]))
             assert (kept["target"], kept["tests"]["test"]) == ("de", [list(held_out.references), hypotheses])
-        samples = blocks(task.files["translations.txt"])
+        written = [block.rstrip("\n").split("\n") for block in task.files["translations.txt"].split("\n\n")]
+        samples = {heading: {line.split()[0]: line[14:] for line in lines} for heading, *lines in written}
         samples = {heading: lines for heading, lines in samples.items() if heading.split()[0] == split}
         assert len(samples) == 10
         for heading, lines in samples.items():
             i = int(heading.split()[1]) - 1
             expected = {"source": held_out.sources, "reference": held_out.references, "translation": hypotheses}
             assert lines == {kind: texts[i] for kind, texts in expected.items()}
+
+
+def test_references_that_are_longer_than_translations_can_be_are_counted(text_root: Path) -> None:
+    told = list[str]()
+    task, _ = make(text_root, "rnnsearch", "decoding.max_length=6")
+    task.prepare(told.append)
+    lengths = task.text.held_out["test"].pairs.target.lengths
+    assert any(
+        f"test: {sum(lengths > 6)} of 16 references are longer than decoding.max_length" in line for line in told
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)

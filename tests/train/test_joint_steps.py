@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rmsexp.records import record
 from rmsexp.system.clock import BUCKETS, Clock
-from rmsexp.system.command_line import ReportedError
+from rmsexp.system.command_line import ConfigError, ReportedError
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -346,3 +346,9 @@ def test_processes_that_are_started_again_find_nothing_of_those_before(
             assert not second.check(["address"])
             first.result().set("address", "here")
             assert second.get("address") == b"here"
+
+
+def test_torchs_batch_norm_is_refused_for_several_processes() -> None:
+    task, config = SimpleNamespace(optimizer=lambda _: None), SimpleNamespace(reduce="ordered")
+    with pytest.raises(ConfigError, match="use norm=bn"):
+        Stepper(config, cast(Any, task), nn.BatchNorm1d(3), torch.device("cpu"), cast(Any, SimpleNamespace(size=2)))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.records import edit
 
 import rmsexp
 from rmsexp import compare
@@ -17,6 +18,7 @@ from rmsexp.config import ConfigError
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.load import options
 from rmsexp.records.record import RunFolder
+from rmsexp.report.tables import summary
 from rmsexp.system import clock
 
 
@@ -103,6 +105,18 @@ def test_an_accuracy_is_a_fraction_and_a_loss_has_no_unit(tmp_path: Path) -> Non
     assert [(one.metric, one.unit) for one in quantities.named(records)] == [("accuracy", "%"), ("loss", "")]
     units = [quantities.unit_of_difference(records, metric) for metric in ("accuracy", "loss")]
     assert units == ["points", ""]
+
+
+def test_a_run_that_was_killed_hides_no_quantity_of_others(tmp_path: Path) -> None:
+    for norm in ("ln", "rms"):
+        with rmsexp.Recorder("mine", norm, results=tmp_path, target=("valid", "top5 accuracy", "max")) as recorder:
+            for step in (0, 1):
+                recorder.log(step, "valid", **{"top5 accuracy": 0.6})
+    edit(tmp_path / "mine/own/ln/seed0/run.json", lambda content: content.update(quantities=[]))
+    records = compare.load(tmp_path)
+    assert [one.name for one in quantities.named(records)] == ["valid_top5 accuracy"]
+    shown = summary.readable(summary.table(records))
+    assert shown["valid top5 accuracy at step 1"].tolist()[0] == "0.6000"  # not in percent, as "accuracy" is
 
 
 def test_nothing_is_recorded_outside_of_the_with_statement_and_the_lock_is_freed(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def warnings(records: Records) -> list[str]:
     return [
         *(["built-in data"] if runs["builtin"].eq(True).any() else []),
         *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
-        *([f"time of {disturbed} of {len(runs)} runs disturbed by other programs"] if disturbed else []),
+        *([f"time of {disturbed} of {len(runs)} runs disturbed or unknown"] if disturbed else []),
         *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
         *(f"{column} mixed" for column in mixed if runs[column].nunique() > 1),
         *[f"problems with the records: {len(records.problems)}"] * bool(records.problems),

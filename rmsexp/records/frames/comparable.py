@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp import config
 from rmsexp.records.frames import names, time_states, timing_records
 from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
 
@@ -246,10 +245,13 @@ def commit(record: Row) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Return the caption of a comparison: lines on conditions, on data, code and date, and on disturbed processes."""
     row, records = comparison.rows.iloc[0], comparison.pooled.to_dict("records")
-    data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     commits = sorted({commit(record) for record in records})
     dates = sorted({str(record["started"])[:10] for record in records})
-    return [clock(comparison), f"{data}; {', '.join(commits)}; {' and '.join(dates)}", *caution(comparison)]
+    return [
+        clock(comparison),
+        f"{timing_records.data(row)}; {', '.join(commits)}; {' and '.join(dates)}",
+        *caution(comparison),
+    ]
 
 
 def caution(comparison: Comparison) -> list[str]:

@@ -29,7 +29,8 @@ def mean_curve(runs: Collection[Array]) -> tuple[Array, int]:
 
     ``runs``: step, x and y of each run, ``(3, row)``. The rows of the mean are the means of x, such as the mean time at
     this step, and of y, and the least and the greatest y. So that no mean jumps where a run ends, the steps are those
-    that all of these runs have; runs of less than half of the steps of the longest are left out.
+    that all of these runs have; runs of less than half of the steps of the longest are left out. Without a common step
+    the mean is empty and over no run.
     """
     if not runs:
         return np.empty((4, 0)), 0
@@ -41,7 +42,7 @@ def mean_curve(runs: Collection[Array]) -> tuple[Array, int]:
     ends = np.where(np.isnan(table[1]), -np.inf, steps[:, None]).max(0)
     table = table[:, :, 2 * ends >= ends.max()]
     x, y = table[:, ~np.isnan(table[1]).any(1)]
-    return np.array([x.mean(1), y.mean(1), y.min(1), y.max(1)]), y.shape[1]
+    return np.array([x.mean(1), y.mean(1), y.min(1), y.max(1)]), y.shape[1] if len(y) else 0
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:

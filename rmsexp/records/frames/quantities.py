@@ -14,14 +14,14 @@ TRAIN = "train"  # the split of the rows of training
 
 
 def named(records: Records) -> list[Quantity]:
-    """Return the quantities that the task of a setting names, from the first run whose record has them.
+    """Return the quantities that the runs of a setting name, each once.
 
-    If the records are older and name none: the training loss, the loss on the selection split, and the target metric on
+    If they name none, as older records: the training loss, the loss on the selection split, and the target metric on
     the selection split and on the split of the target. Raises: ValueError if no run names a target metric.
     """
     target, lists = statistics.target(records), records.runs["quantities"].dropna()
-    if len(lists):
-        return list(lists.iloc[0])
+    if found := dict.fromkeys(quantity for own in lists for quantity in own):
+        return list(found)
     unit = str(records.runs["target_loss_unit"].dropna().iloc[0])
     pairs = ((TRAIN, "loss"), (target.selection, "loss"), (target.selection, target.metric))
     return [usual(split, metric, unit) for split, metric in dict.fromkeys((*pairs, (target.split, target.metric)))]

@@ -230,12 +230,18 @@ def labels(timings: pd.DataFrame) -> list[str]:
     return [f"{name} ({impl})" if mixed else name for name, impl in zip(plain, timings["impl"], strict=True)]
 
 
+def data(row: "pd.Series[Any]") -> str:
+    """Return what a timing trained on: the user's own data, built-in data or real data."""
+    if row["impl"].startswith("own"):
+        return "own data"
+    return f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
+
+
 def notes(timings: pd.DataFrame) -> list[str]:
     """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
     processes, rounds = timings["processes"].min(), timings["rounds"].min()
     own = row["impl"].startswith("own")  # training steps of one's own, which load their batches
-    data = "own data" if own else f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     loading = f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms"
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {replication(processes)}, {rounds} rounds with the norms in random order, "
@@ -243,7 +249,7 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"impl {', '.join(sorted(set(timings['impl'])))}; "
         f"{'' if row['precision'] == FLOAT32 else 'precision ' + row['precision'] + '; '}"
         f"{row['device']}; threads {row['threads']:.0f}; "
-        f"torch {row['torch']}; {data}; {row['started'][:10]}",
+        f"torch {row['torch']}; {data(row)}; {row['started'][:10]}",
         *([] if own else [loading]),
     ]
     if row["time_state"] == "undisturbed" and not row["disturbed"]:

@@ -47,8 +47,9 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
     sentences = [_sentence(norm, over, narrow) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
     if not rows:
-        needed = "LayerNorm (norm=ln) and another norm in one setting, one of them better than chance"
-        sentences = [f"No norms can be compared yet. A comparison needs {needed}."]
+        needed = "LayerNorm (norm=ln) and another norm of its implementation in one setting, one better than chance"
+        open_yet = "; campaigns are not decided yet (see Verdicts)" * (not decided.empty)
+        sentences = [f"No norms can be compared yet{open_yet}. A comparison needs {needed}."]
     return Answer(list(filter(None, sentences)), table)
 
 
@@ -88,7 +89,8 @@ def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]
     runs, tests = report.records.runs, report.numbers("paired")
     if runs["evaluation"].eq("validation").any() or tests.empty:
         return []
-    data = "built-in data" if runs["builtin"].eq(True).any() else "real data"
+    kinds = {"built-in data": runs["builtin"].eq(True).any(), "own data": runs["impl"].eq("own").any()}
+    data = next((kind for kind, applies in kinds.items() if applies), "real data")
     steps, planned = runs["step"].max(), runs["recipe_steps"].max()
     short = f", {steps:,.0f} of {planned:,.0f} steps" if steps < planned else ""
     sign = pairs.sign(str(runs["target_mode"].dropna().iloc[0]))
@@ -104,7 +106,11 @@ def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]
         norm = names.without_impl(row["series"])
         impl = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         cells = {NORM: norm, AGAINST: REFERENCE, "task": report.task, "runs": f"{report.setting}{short}, {data}{impl}"}
-        cells[QUALITY] = f"{formats.NO_VALUE} (a run diverged)" if math.isnan(value) else text
+        counts = (("diverged", norm), ("ln_diverged", REFERENCE))
+        lost = [f"{row[key]} with {names.label(of)} diverged" for key, of in counts if row[key]]
+        lost += [f"{row['both_diverged']} with both diverged"] * bool(row["both_diverged"])
+        none = "; ".join(lost) or "no seed of both has a value"
+        cells[QUALITY] = f"{formats.NO_VALUE} ({none})" if math.isnan(value) else "; ".join([text, *lost])
         cells["verdict"] = formats.NO_VALUE
         rows.append(cells | _times(savings, norm, REFERENCE, report.task, report.setting))
     return rows
@@ -140,12 +146,11 @@ def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
 def _sentence(norm: str, over: pd.DataFrame, savings: Savings) -> str:
     """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known.
 
-    A task on which one campaign refutes it does not count, whatever others say.
+    A task counts if all campaigns on it say so.
     Tasks on which a model without norm would equal LayerNorm, too, are counted apart.
     """
     equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
-    refuted = {*equal["task"][equal["outcome"] == claims.REFUTED]}
-    held = equal[(equal["outcome"] == claims.SUPPORTED) & ~equal["task"].isin(refuted)]
+    held = equal[~equal["task"].isin(equal["task"][equal["outcome"] != claims.SUPPORTED])]
     seen = held["task"][~held["blind"].astype(bool)].nunique()
     unseen = held["task"].nunique() - seen
     blind = f" (not counted: {unseen} on which a model without norm is, too)" * bool(unseen)

@@ -103,7 +103,7 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *of_paper]
     notes = {
         "hollow: one process, and the interval is over its rounds": (table["processes"] == 1).any(),
-        f"grey: disturbed by other programs, or fewer than {FEWEST_ROUNDS} rounds": table["weak"].any(),
+        f"grey: disturbed, not known to be undisturbed, or fewer than {FEWEST_ROUNDS} rounds": table["weak"].any(),
     }
     caption = [
         "whole training steps, timed interleaved; 95 % intervals over processes"

@@ -10,6 +10,7 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import mode
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from rmsexp.rules.quantities import Quantity
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
 OTHER_RECALLS = ("image_r5", "image_r10")  # the curves of recall@1 stand for them; tables have all
-DISTURBED = "disturbed by other programs, do not compare times"
+DISTURBED = "time disturbed or unknown, do not compare"
 # Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
 # and of seeds that did not diverge; and the number of seeds in the mean, if it leaves some out, else "".
 Lines = tuple[list[Mark], list[float], str]
@@ -54,10 +55,12 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
 
 
 def _rate(records: Records) -> list[str]:
-    """Return the learning rate of a setting that does not name it, and whether its runs are of tuning."""
-    setting = records.names[1]
-    rate = options(records.runs["folder"].iloc[0]).get("optim.lr")
-    told = [f"learning rate {rate}"] * (rate is not None and "optim.lr=" not in setting)
+    """Return the learning rates of a setting that does not name one, and whether its runs are of tuning."""
+    setting, folders = records.names[1], records.runs.groupby("series")["folder"].first()
+    rates = {names.label(str(series)): options(folder).get("optim.lr") for series, folder in folders.items()}
+    usual = mode(rates.values())
+    others = [f"{rate} for {norm}" for norm, rate in rates.items() if rate not in (usual, None)]
+    told = [", ".join([f"learning rate {usual}", *others])] * (usual is not None and "optim.lr=" not in setting)
     return told + ["one rate, not tuned for each norm"] * ("evaluation=validation" in setting)
 
 
@@ -124,7 +127,7 @@ def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, 
         else:
             ends.append(float(y[-1]))
     x, y, low, high = mean[:, curves.thinned(mean[1], MEAN_POINTS)]
-    if ends:  # otherwise all runs diverged
+    if ends and len(y):  # otherwise all runs diverged, or no step is common to them
         ends.append(float(y[-1]))
     if count == 1:
         low = high = np.empty(0)

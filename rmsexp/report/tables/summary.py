@@ -99,7 +99,7 @@ def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
     step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
     compared = f", mean of the last {score.SCORED} evaluations" if first["scored"] else f" at step {step}"
-    metric = " ".join(map(names.metric_label, first["metric"].split()))
+    metric = " ".join(map(names.metric_label, first["metric"].split(" ", 1)))
     shown = []
     for row in table.to_dict("records"):
         steps = f"{row['steps_min']}" if row["steps_min"] == row["steps_max"] else "{steps_min} to {steps_max}"
@@ -116,7 +116,7 @@ def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
 
 def _quality(row: dict[Any, Any], name: str) -> str:
     """Return the mean with, where known, interval, standard deviation and median, and the runs left out of the mean."""
-    metric = row["metric"].split()[-1]
+    metric = row["metric"].split(" ", 1)[1]
     factor, _ = names.scale_and_unit(metric)
     count, median = row[f"{name}_n"], row[f"{name}_median"]
     remarks = [f"sd {row[f'{name}_sd'] * factor:.2g}"] if count > 1 else []

@@ -113,12 +113,12 @@ def figure_1(records: Records) -> list[str]:
     end = min(float(points[run["folder"]][0].max()) for run in runs if run["series"] == baseline)
     for series in names.in_order(run["series"] for run in compared):
         kept = averaged([run for run in compared if run["series"] == series], timed=False)
-        seeds.append(f"{names.label(series)} {len(kept)}")
-        smoothed = (
-            (step, _smoothed(step, loss, end * WINDOW)) for step, loss in (points[run["folder"]] for run in kept)
-        )
-        losses[series] = float(np.mean([np.interp(end, *curve, left=np.nan, right=np.nan) for curve in smoothed]))
-    shown = {names.label(series): formats.four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
+        reaching = [own for own in (points[run["folder"]] for run in kept) if own[0].min() <= end <= own[0].max()]
+        if reaching:
+            seeds.append(f"{names.label(series)} {len(reaching)}")
+            at_end = [np.interp(end, step, _smoothed(step, loss, end * WINDOW)) for step, loss in reaching]
+            losses[series] = float(np.mean(at_end))
+    shown = {names.label(series): formats.four_digits(loss) for series, loss in losses.items()}
     level = shown.pop(names.label(baseline), None)
     if level is None or not shown:  # of two runs, one ended before the other's first row
         return []

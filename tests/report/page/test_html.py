@@ -126,6 +126,24 @@ def test_each_implementation_of_a_setting_has_a_row_and_own_norms_come_first(tmp
     assert "norm=ln" in nothing.sentences[0]  # what to do
 
 
+def test_pairs_without_a_difference_say_why(tmp_path: Path) -> None:
+    for series, seeds in {"ln": (0, 1, 2), "rms": (3,), "prms": (0, 1)}.items():
+        for seed in seeds:
+            write_run(tmp_path, series, seed, dataset=REAL, impl="own")
+    write_run(tmp_path, "prms", 2, status="diverged", dataset=REAL, impl="own")
+    table = answer.answer([with_tests(report(tmp_path))], UNDECIDED, NONE).table
+    assert table[answer.QUALITY][0].endswith(" (no seed of both has a value)")
+    assert table[answer.QUALITY][1].endswith("2 seeds; 1 with pRMSNorm diverged")
+    assert set(table["runs"]) == {"demo, own data"}
+
+
+@pytest.mark.parametrize(("second", "count"), [("supported", 1), ("inconclusive", 0), ("refuted", 0)])
+def test_a_task_counts_as_equal_if_all_campaigns_on_it_say_so(second: str, count: int) -> None:
+    row = {"a": "rms", "b": "ln", "test": "equivalence", "task": "cifar10", "blind": False}
+    over = pd.DataFrame([row | {"outcome": outcome} for outcome in ("supported", second)])
+    assert f"on {count} of 1 tasks" in answer._sentence("rms", over, dict.fromkeys(answer.TIMES, ()))
+
+
 def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
     for seed in range(3):
         for series in ("ln", "rms", "none"):

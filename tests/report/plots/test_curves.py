@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.comparisons import SERIES, marks_of, write_rows, write_setting
+from helpers.comparisons import SERIES, marks_of, training, write_rows, write_setting
 from helpers.records import write_run
 
 from rmsexp.compare import load
@@ -96,6 +96,24 @@ def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:
     write_run(tmp_path, "none", steps=120, status="diverged")
     panel = chart(tmp_path, 1).panels[0]
     assert [mark.kind for mark in panel.marks] == ["cross", "line"]
+
+
+def test_seeds_without_a_common_step_have_no_mean(tmp_path: Path) -> None:
+    for seed, steps in enumerate([[15], [20, 25]]):
+        write_rows(write_run(tmp_path, "ln", seed), [training(step, 1.0, 0.1) for step in steps])
+    panel = chart(tmp_path, 1).panels[0]
+    assert ([mark.kind for mark in panel.marks], panel.note) == (
+        ["seed", "seed", "line"],
+        "mean of 0 of 2 seeds: LayerNorm",
+    )
+    canvas.draw(chart(tmp_path, 1))
+
+
+def test_learning_rates_that_differ_between_norms_are_told(tmp_path: Path) -> None:
+    for series, rate in {"none": 0.0003, "ln": 0.003, "rms": 0.003}.items():
+        (write_run(tmp_path, series) / record.CONFIG).write_text(f"optim: {{lr: {rate}}}")
+    rates = "learning rate 0.003, 0.0003 for no norm"
+    assert rates in chart(tmp_path, 1).caption[0]
 
 
 def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
