@@ -155,7 +155,12 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
     swept, rank = running.mode == RunMode.MULTIRUN, process.rank_and_size()[0]
     try:
         job = _job(running)
-        outcome = runner.execute_jointly(job, running.launcher.get("n_jobs", 1), quiet=QUIET in os.environ)
+        n_jobs = running.launcher.get("n_jobs") or 1
+        if n_jobs < 0:  # of a search, which joblib's launcher was given as it is
+            import joblib
+
+            n_jobs = joblib.effective_n_jobs(n_jobs)
+        outcome = runner.execute_jointly(job, n_jobs, quiet=QUIET in os.environ)
         if rank == 0:  # of the processes that torchrun started for the run, process 0 alone shows it
             outcomes.show(job, outcome, swept)
         elif outcome.status == "failed":

@@ -2,8 +2,7 @@
 
 Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
 records that are damaged; each campaign with its stages, time left and next command; and the number of finished runs of
-each setting. Times left are estimated from the times in the records. The metrics of finished runs are not checked
-against their digests; rmsexp.report does that.
+each setting. Times left are estimated from the times in the records.
 """
 
 import threading

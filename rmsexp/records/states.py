@@ -184,14 +184,16 @@ def read_run(folder: Path) -> Run:
     status: Mapping[str, Any] = content(files.read_status, missing=True)
     state, step = status.get("status", UNKNOWN), status.get("step", 0)
     ended = state in record.ENDED
-    target = content(files.read_run, missing=ended).get("target") or {}
+    run = content(files.read_run, missing=ended)
+    target = run.get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
     steps = steps if type(steps) is int and 0 <= steps <= MOST else None
     has_metrics = ended and (status.get("metrics") or {}).get("bytes") != 0  # 0 if it diverged at its first step
     rows, damage = content(files.read_metrics, missing=has_metrics) or ([], None)
     problems += [damage] if ended and damage else []
     last, seconds = (record.number(rows[-1]["step"]), _seconds(rows[-1])) if rows else (0.0, None)
-    step = int(max(step, last)) if state == "running" else step
+    # that of an interrupted run is its checkpoint's; a Recorder has none
+    step = int(max(step, last)) if state == "running" or run.get("impl") == "own" else step
     left = None
     if seconds is not None and steps is not None and last > 0:
         left = max(0, steps - step) * seconds / last

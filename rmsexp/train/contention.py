@@ -17,6 +17,7 @@ import torch
 
 from rmsexp.records.record import STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.system import process
+from rmsexp.system.clock import Stopwatch
 
 
 def _schedstat() -> dict[str, tuple[int, int]]:
@@ -75,8 +76,8 @@ class Contention:
     def watch(self) -> Iterator[None]:
         """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown.
 
-        A suspension of the process inside, during which the clock runs on, is noticed by the SIGCONT that ends it. It
-        does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM that ends a job.
+        A suspension of the process inside, during which the clock runs on, is noticed by the SIGCONT that ends it. One
+        just before an exception ends the context does not count: SLURM sends it with the SIGTERM that ends a job.
         A container that is frozen and thawed gets no signal.
         """
         try:
@@ -87,12 +88,13 @@ class Contention:
             return
         # of a signal with a handler that Python did not install, which it cannot restore, there is no notice
         numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []
-        continued: list[int] = []
+        continued, least = list[Stopwatch](), 5.0
         try:
-            with process.handling(lambda number, _: continued.append(number), numbers):
+            with process.handling(lambda *_: continued.append(Stopwatch()), numbers):
                 yield
-            self._suspended |= bool(continued)
+            least = 0.0
         finally:  # the run may be interrupted inside
+            self._suspended |= any(watch.seconds >= least for watch in continued)
             for thread, (ran, waited) in _schedstat().items():
                 before = threads.get(thread, (0, 0))
                 self._ran += ran - before[0]

@@ -351,7 +351,9 @@ class Trainer:
             try:
                 with torch.no_grad(), autocast(self.config.precision, self._stepper.device):
                     for extent in extents:
-                        results |= self.task.evaluate(self.model, extent)
+                        for split, values in self.task.evaluate(self.model, extent).items():
+                            # of NumPy's numbers no checkpoint could be read
+                            results[split] = {name: float(value) for name, value in values.items()}
             finally:
                 self.model.train()
             files: dict[str, str | bytes] = dict(self.task.files)

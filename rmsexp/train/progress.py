@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -40,24 +40,49 @@ class Failures:
             return action(*args, **kwargs)
         except (Exception, SystemExit) as error:
             self.errors[part] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            print(f"warning: {part} is switched off, the run goes on ({self.errors[part]})", file=sys.stderr)
+            with suppress(OSError, ValueError):  # standard error itself may have failed
+                print(f"warning: {part} is switched off, the run goes on ({self.errors[part]})", file=sys.stderr)
             return None
+
+
+class LogFile(logging.FileHandler):
+    """A log file that is switched off if it cannot be written."""
+
+    def __init__(self, path: Path, failures: Failures) -> None:
+        super().__init__(path, encoding="utf-8")
+        self._failures = failures
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        def again() -> None:
+            raise
+
+        self._failures.attempt("the log file", again)
+
+    def close(self) -> None:
+        with suppress(OSError):  # of a line that could not be written
+            super().close()
 
 
 @contextmanager
 def logged(path: Path, failures: Failures) -> Iterator[None]:
-    """Inside the context, append log messages to a file: INFO and above, or DEBUG with ``hydra.verbose=true``."""
-    handler = failures.attempt("the log file", logging.FileHandler, path, encoding="utf-8") or logging.NullHandler()
+    """Inside the context, append log messages to a file: the run's own, and others of the levels that are logged.
+
+    Other handlers, such as those of a program that calls :func:`rmsexp.run`, do not get the run's own messages.
+    """
+    handler = failures.attempt("the log file", LogFile, path, failures) or logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(min(level, logging.INFO))
-    root.addHandler(handler)
+    loggers, level, propagate = (LOG, logging.getLogger()), LOG.level, LOG.propagate
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+        for logger in loggers:
+            logger.removeHandler(handler)
+        LOG.setLevel(level)
+        LOG.propagate = propagate
         handler.close()
 
 

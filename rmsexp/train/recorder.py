@@ -4,7 +4,7 @@ import json
 import math
 import operator
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
@@ -106,7 +106,8 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with self._lock:  # which is freed also if nothing can be written
-            self._stop()
+            with nullcontext() if kind is None else suppress(RuntimeError):  # an error of CUDA is raised again
+                self._stop()
             self._is_paused = None
             status: Status = "diverged" if self._diverged else "finished"
             if kind is not None:
@@ -165,9 +166,11 @@ class Recorder:
         self._is_paused = False
 
     def _stop(self) -> None:
-        synchronise(self._device)
-        self._running.close()
-        self._is_paused = True
+        try:
+            synchronise(self._device)
+        finally:
+            self._running.close()
+            self._is_paused = True
 
     def _write(self, status: Status, error: str | None = None) -> None:
         """Write ``run.json`` and ``status.json``."""

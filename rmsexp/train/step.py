@@ -192,7 +192,7 @@ class Stepper:
 
     def rates(self, step: int) -> dict[str, float]:
         """Return the learning rate, ``lr``, and what else the schedule sets at a step, counted from 0."""
-        rates = self.config.schedule.at(step)
+        rates = {name: float(value) for name, value in self.config.schedule.at(step).items()}
         return rates | {"lr": self.config.optim.lr * rates["lr"]}
 
     def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.campaigns import Campaign
-from helpers.records import make_row, write_run
+from helpers.records import edit, make_row, write_run
 
 from rmsexp import config
 from rmsexp.campaign import progress, results
@@ -55,6 +55,8 @@ def test_a_run_without_a_process_is_interrupted_at_its_checkpoint(tmp_path: Path
     assert (run.state, run.step, run.steps) == ("interrupted", 100, None)
     assert run.error == "the process died without writing a status"
     assert run.seconds_left is None  # the number of steps is unknown
+    edit(folder / record.RUN, lambda content: content.update(impl="own"))
+    assert run_in(tmp_path).step == 400  # a Recorder has no checkpoint
 
 
 # --- evaluations

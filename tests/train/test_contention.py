@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rmsexp.records import record
+from rmsexp.system import clock
 from rmsexp.train import contention
 from rmsexp.train.contention import Contention
 
@@ -135,16 +136,20 @@ def test_times_until_an_interruption_count(proc: Path) -> None:
     assert watch.report()["waited"] == 0.01
 
 
-def test_a_process_that_was_suspended_in_the_context_is_disturbed(proc: Path) -> None:
+def test_a_process_that_was_suspended_in_the_context_is_disturbed(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGCONT ends every suspension. Outside of the context, and if SLURM sends it with SIGTERM, it does not count."""
 
-    def report(in_context: bool, error: type[BaseException] | None = None) -> dict[str, Any]:
+    now = [0.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+
+    def report(in_context: bool, error: type[BaseException] | None = None, later: float = 0.0) -> dict[str, Any]:
         watch = Contention(CPU)
         write_proc(proc, {"1": (0, 0)})
         with suppress(KeyboardInterrupt), watch.watch():
             write_proc(proc, {"1": (1000, 0)})
             if in_context:
                 signal.raise_signal(signal.SIGCONT)
+            now[0] += later
             if error is not None:
                 raise error
         signal.raise_signal(signal.SIGCONT)
@@ -154,6 +159,7 @@ def test_a_process_that_was_suspended_in_the_context_is_disturbed(proc: Path) ->
     assert (report(True)["state"], report(True)["based_on"]) == ("disturbed", ["waiting", "steal", "suspension"])
     assert (report(False)["state"], report(False)["based_on"]) == ("undisturbed", ["waiting", "steal"])
     assert report(True, KeyboardInterrupt)["state"] == "undisturbed"
+    assert report(True, KeyboardInterrupt, later=60)["state"] == "disturbed"
     assert signal.getsignal(signal.SIGCONT) == before
 
 

@@ -1,8 +1,10 @@
 """Signals that stop a run; its display, its log file and its loggers, whose failures do not."""
 
+import io
 import logging
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,27 +98,44 @@ def test_a_display_that_fails_is_switched_off(monkeypatch: pytest.MonkeyPatch) -
     assert failures.errors == {"the progress display": "ConnectionError: the service has gone away"}
 
 
+def test_a_standard_error_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the terminal of a run in the background was closed."""
+    failures = Failures()
+    with Path("/dev/full").open("w", buffering=1) as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", full)
+        display = ProgressDisplay("rms seed0", 10, failures)
+        display.report("text")
+        display.close()
+        with suppress(OSError):
+            full.close()
+    assert "No space left" in failures.errors["the progress display"]
+
+
 # --- the display and the log file
 
 
 def test_what_is_logged_is_written_with_its_time(tmp_path: Path) -> None:
-    root, path = logging.getLogger(), tmp_path / "run.log"
-    before = root.level, list(root.handlers)
+    root, path, shown = logging.getLogger(), tmp_path / "run.log", io.StringIO()
+    root.addHandler(own := logging.StreamHandler(shown))  # of a program that calls rmsexp.run
+    before = root.level, list(root.handlers), LOG.level
     with logged(path, Failures()):
         LOG.info("step 1")
         logging.getLogger("somebody").warning("a warning of %d", 2)
         logging.getLogger("somebody").debug("left out")
-    assert (root.level, root.handlers) == before
+    assert (root.level, root.handlers, LOG.level) == before
+    root.removeHandler(own)
+    assert shown.getvalue() == "a warning of 2\n"
     assert [line.split(" ", 2)[2] for line in path.read_text().splitlines()] == ["step 1", "a warning of 2"]
 
 
 def test_a_log_file_that_cannot_be_written_is_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failures = Failures()
-    with logged(tmp_path, failures):  # a folder
-        LOG.info("step 1")
-        LOG.info("step 2")
-    assert list(failures.errors) == ["the log file"]
-    assert capsys.readouterr().err.count("\n") == 1
+    for path in (tmp_path, Path("/dev/full")):
+        failures = Failures()
+        with logged(path, failures):
+            LOG.info("step 1")
+            LOG.info("step 2")
+        assert list(failures.errors) == ["the log file"]
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_progress_is_plain_lines_without_a_terminal(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from helpers.slopes import IDENTITY, SLOPES, slopes_trainer
@@ -67,7 +68,10 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
 
 
 def test_the_best_model_of_the_last_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
-    for slopes, losses in ((SLOPES[:2], [3.0, 2.0, 1.0]), (SLOPES, [1.0, 2.0])):  # the second run continues the first
+    for slopes, losses in (
+        (SLOPES[:2], [3.0, 2.0, np.float64(1.0)]),
+        (SLOPES, [1.0, 2.0]),
+    ):  # the second run continues the first
         trainer, files = slopes_trainer(slopes, tmp_path, nn.Linear(3, 1))
         trainer.config.eval_every, trainer.config.checkpoint_every = 1, 2
         trainer.task.evaluate = lambda *_, losses=losses: {"test": {"loss": losses.pop(0)}}

@@ -60,6 +60,18 @@ def test_how_a_run_ends(tmp_path: Path) -> None:
     assert (diverged["status"], "step 7" in str(diverged["error"])) == ("diverged", True)
 
 
+def test_an_error_that_the_gpu_raises_again_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, path = rmsexp.Recorder("mine", "rms", results=tmp_path), tmp_path / "mine/own/rms/seed0"
+
+    def fail(_: object) -> None:
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setattr("rmsexp.train.recorder.synchronise", fail)
+    with pytest.raises(RuntimeError, match="device-side"), recorder:
+        recorder.log(5, loss=1.0)
+    assert json.loads((path / "status.json").read_text())["status"] == "failed"
+
+
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     for force in (False, True):
         with rmsexp.Recorder("mine", "rms", results=tmp_path, force=force) as recorder:
