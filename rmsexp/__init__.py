@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -71,6 +72,9 @@ def run(
     if not isinstance(norm, str | Norm):
         raise config.ConfigError(f"norm must be a name, such as 'rms', or a norm object, not {norm!r}")
     own = None if isinstance(norm, str) else norm
+    lost = [word for word in (*overrides, *values) if own is not None and re.match(r"norm(\.|=|$)", word)]
+    if lost:
+        raise config.ConfigError(f"{lost[0]} has no effect beside a norm object: set it in the object")
     known = config.options("norm", config_dir)
     name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"
     chosen = [words.override("task", task), f"norm={name}"]
@@ -95,4 +99,6 @@ def __getattr__(name: str) -> Any:
     }
     if name in modules:
         return getattr(import_module(modules[name]), name)
+    if name == "compare":
+        return import_module("rmsexp.compare")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ import pytest
 
 from rmsexp.__main__ import COMMANDS
 from rmsexp.config import ConfigError
+from rmsexp.config.words import CONFIGS
 from rmsexp.data import DataError
 from rmsexp.system import command_line
 from rmsexp.system.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
@@ -85,6 +86,7 @@ def test_help_shows_the_docstring_of_the_command(command: str, capsys: pytest.Ca
     with contextlib.suppress(SystemExit):
         module.main(["--help"])
     assert " ".join((module.__doc__ or "").split()) in " ".join(capsys.readouterr().out.split())
+    assert f"\n    {command}  " in (CONFIGS / "hydra/help/rmsexp.yaml").read_text()
 
 
 def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

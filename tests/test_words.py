@@ -35,16 +35,33 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
     assert " ".join(words.overrides([word])) == expected
 
 
-def test_norms_in_a_sweep_cannot_have_options() -> None:
+@pytest.mark.parametrize("others", ["none,{}", "{},{}", "{},rms", "{},rms+eps=1"])
+def test_norms_in_a_sweep_cannot_have_options(others: str) -> None:
     with pytest.raises(config.ConfigError, match=r"cannot have options; run norm=prms\+p=0.5 by itself"):
-        words.overrides(["norm=ln,prms+p=0.5,rms"])
+        words.overrides([f"norm={others}".replace("{}", "prms+p=0.5")])
+    assert words.overrides(["norm=ln+impl=eager,fused"]) == ["norm=ln", "norm.impl=eager,fused"]
 
 
-def test_every_other_name_is_of_a_norm_and_one_of_the_users_keeps_its_name(tmp_path: Path) -> None:
-    assert set(words.aliases().values()) <= {*config.options("norm")}
-    (tmp_path / "norm").mkdir()
-    (tmp_path / "norm/layernorm.yaml").write_text("_target_: rmsexp.norms.LN\nname: layernorm\nimpl: eager\n")
-    assert words.overrides(["norm=layernorm,LayerNorm"], str(tmp_path)) == ["norm=layernorm,layernorm"]
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("results=/tmp/ä", "write \"results='/tmp/ä'\""),
+        ("scale=large", r"task=cifar10 has no scale=large \(one of demo, medium, paper, small\)"),
+        ("norm=ln,rms", "names several values"),
+        ("optim={foo: 1}", r"optim\.foo is not known"),
+        ("device=gpu", "write device=cuda"),
+    ],
+)
+def test_messages_say_what_to_write(typed: str, message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        config.job([typed])
+
+
+def test_launchers_belong_to_sweeps_and_folders_of_data_may_have_any_name() -> None:
+    with pytest.raises(config.ConfigError, match="add -m"):
+        words.expand(["hydra/launcher=joblib"], multirun=False, config_dir=None)
+    sweep = words.expand(["norm=ln,rms", "data.root='/jörg/data'"], multirun=True, config_dir=None)
+    assert sweep.words == ["data.root='/jörg/data'", "norm=ln,rms", "hydra.sweeper.params=null"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,7 @@ def test_text_of_python_chooses_one_norm_and_choices_may_be_lists() -> None:
         with pytest.raises(config.ConfigError, match="is not known"):
             config.job(words.overrides([words.override("norm", value)]))
     chosen = {"norm": "LayerNorm", "scale": "small", "logger": ["wandb", "tensorboard"]}
+    assert config.job(words.overrides([words.override("logger", None)])).config.logger.wandb is None
     job = config.job(words.overrides([words.override(key, value) for key, value in chosen.items()]))
     assert (job.norm.name, job.config.scale) == ("ln", "small")
     assert None not in vars(job.config.logger).values()

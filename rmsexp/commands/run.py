@@ -80,17 +80,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(*switch.split(), action="store_true")
     parser.add_config_dir()
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("-p", "--package")
+    parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
-    return parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.cfg is None and (arguments.resolve or arguments.package is not None):
+        parser.error("--resolve and --package belong to --cfg job")
+    return arguments
 
 
 def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Let Hydra print its help, the config, or other information."""
     words = [] if arguments.help else overrides
     config.compose(words, arguments.config_dir, hydra=arguments.cfg != "job")  # reports mistakes in them
-    values = {"--cfg": arguments.cfg, "--info": arguments.info}
+    values = {"--cfg": arguments.cfg, "--package": arguments.package, "--info": arguments.info}
     options = [word for name, value in values.items() if value is not None for word in (name, value)]
-    options += ["--help"] * arguments.help + ["--hydra-help"] * arguments.hydra_help
+    options += ["--resolve"] * arguments.resolve + ["--help"] * arguments.help + ["--hydra-help"] * arguments.hydra_help
     return launch.launch(run, [*options, *config_dir_words(arguments.config_dir), *words])
 
 

@@ -187,6 +187,8 @@ class RunConfig:
         if self.evaluation is not None:
             choice("evaluation", self.evaluation, score.PLANS)
             score.steps(self.schedule.steps)
+        if self.device == "gpu":
+            raise ValueError("device=gpu is not known; write device=cuda")
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps", "micro_batches"):
             at_least(key, getattr(self, key), 1)

@@ -33,6 +33,7 @@ CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / 
 GROUPS = ("task", "norm", "scale", "recipe", "task_norm", "logger", "sweep")
 EXTRAS = "those of joblib, optuna, ray and slurm need an extra of this package, as in pip install 'rmsexp[joblib]'"
 MOST_RUNS = 10_000  # of a sweep
+SEVERAL = "{} names several values, and a run has one; python -m rmsexp -m … does a run for each"
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
 # keys of Hydra that would have no effect
 WITHOUT_EFFECT = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.mode")
@@ -55,9 +56,12 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
-        if found := re.match(r"norm=[\w-]+,.*?([\w-]+\+\w+=[^,]*)", word):
-            raise ConfigError(f"{word}: norms in a sweep cannot have options; run norm={found[1]} by itself")
+        several = [part.partition("+")[0] for part in word.split(",")[1:] if key == "norm"]
+        if "+" in word and not {*known, *aliases()}.isdisjoint(several):
+            own = next(part.removeprefix("norm=") for part in word.split(",") if "+" in part)
+            raise ConfigError(f"{word}: norms in a sweep cannot have options; run norm={own} by itself")
     words = [re.sub(r"(^norm\.|\bmodule\+)class=", r"\1module=", word) for word in words]
+    words = ["logger=[]" if word == "logger=null" else word for word in words]
     parts = (norm_words(word[5:]) if re.match(r"norm=[\w-]+\+", word) else [word] for word in words)
     return [_with_names(expand_home(word), known) for word in itertools.chain.from_iterable(parts)]
 
@@ -169,12 +173,13 @@ def _set(composed: DictConfig, override: Override) -> None:
     """Set a value; + and ++ add one that the config lacks. Raises: ConfigError if it cannot be set."""
     key, word, value = override.key_or_group, override.input_line, override.value()
     if override.is_sweep_override():
-        raise ConfigError(f"{word} names several values, and a run has one; python -m rmsexp -m … does a run for each")
+        raise ConfigError(SEVERAL.format(word))
     try:
         if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
             raise ConfigError(f"{word}: {key} exists; change it by {key}=…")
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
-    except (ConfigAttributeError, ConfigKeyError):
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        key = error.full_key or key  # foo in optim={foo: 1}
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
         hint = right_key(key, [*known, *GROUPS]) or "; python -m rmsexp --help lists the keys that every task has"
         raise ConfigError(f"{key} is not known{hint}") from None
@@ -217,7 +222,7 @@ def _compose(
     except YAMLError as error:
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
-        raise ConfigError(_failure(error)) from None
+        raise ConfigError(_failure(error, config_dir)) from None
     finally:
         GlobalHydra.instance().hydra = outer
     if not hydra:
@@ -226,8 +231,12 @@ def _compose(
     return pickle.dumps(composed)
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: Exception, config_dir: str | None) -> str:
     """Return the message about an error with which Hydra ends. If a file is missing, it names those that exist."""
+    if recipe := re.search(r"Could not find 'recipe/([^'/]+)/([^']+)'", str(error)):
+        task, scale = recipe[1], recipe[2]
+        scales = ", ".join(options(f"recipe/{task}", config_dir))
+        return f"task={task} has no scale={scale}" + f" (one of {scales})" * bool(scales)
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return f"Hydra fails at these words ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     if "Could not find" not in str(error):
@@ -262,7 +271,9 @@ def _parsed(word: str) -> Override:
         return OverridesParser.create().parse_overrides([word])[0]
     except (HydraException, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split("\nSee http")[0].split())
-        raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
+        key, sign, value = word.partition("=")
+        quoted = f"; if the value is a text, write \"{key}='{value}'\"" * bool(sign and value[:1] not in {*"'\"[{", ""})
+        raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason}){quoted}") from None
 
 
 def expand_home(word: str) -> str:
@@ -326,6 +337,8 @@ def _check_choice(override: Override, config_dir: str | None) -> None:
         raise ConfigError(f"{override.input_line}: a value can be set, but not removed")
     if group not in GROUPS:
         return
+    if override.is_sweep_override():
+        raise ConfigError(SEVERAL.format(override.input_line))
     if group in ("task", "norm", "scale") and not isinstance(value, str):  # exactly one choice
         raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
     for name in value if isinstance(value, list) else [] if value is None else [value]:
@@ -361,6 +374,8 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
+    if not multirun and (lost := [word for word in of_hydra if re.match(r"[+~]*hydra[./](launcher|sweeper)", word)]):
+        raise ConfigError(f"{lost[0]} has an effect in sweeps only: add -m")
     if hydra.job.chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from; leave it out")
     preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
@@ -370,7 +385,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     axes = {override.get_key_element(): _choices(override, config_dir, searches) for override in parse(ordered)}
     count = 1 if searches else math.prod(len(choices) for choices in axes.values())
     if count > MOST_RUNS:
-        raise ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
+        raise ConfigError(f"these are more than {MOST_RUNS:,} runs, and a sweep has at most so many")
     points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
     runs = [[word for word in point if not is_for_sweeps(word)] for point in points]
     of_sweep = list(overrides) if searches else [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
@@ -378,14 +393,14 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
 
 
 def _for_hydra(word: str) -> str:
-    """Return p=0.5 as p=choice(0.5). Words with several values or null, results=…, ~key and those of sweeps stay.
+    """Return p=0.5 as p=choice(0.5). Words with several values or null, of paths, ~key and those of sweeps stay.
 
     Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
     key of the word. What it then does with a choice of one value is the same.
     """
     (override,) = parse([word])
     kept = override.is_sweep_override() or override.value() is None  # null cannot be a choice
-    if kept or is_for_sweeps(word) or word.startswith(("~", "results=")):
+    if kept or is_for_sweeps(word) or word.startswith(("~", "results=", "data.root=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 

@@ -231,7 +231,7 @@ class BatchNorm(Normaliser):
             sizes = [size] * (1 if span is None else len(span))
         else:  # tolist() waits for a GPU and breaks a graph, but the sizes tell which operations can be skipped below
             sizes = mask.sum(axes).reshape(-1).tolist()
-        if self.training and self.counts_positions and size == 1:
+        if self.training and span is None and size == 1:
             raise ValueError("expected more than one value per channel in training, as batch norms of torch do")
         least = 1 if span is None else self.options.min_examples
         enough = [bool(n >= least) for n in sizes]  # without bool() torch.compile keeps an expression of the sizes

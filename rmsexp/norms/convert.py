@@ -345,6 +345,7 @@ def _instead_of(
     offset = same.gain_offset if isinstance(same, Normaliser) else 0.0
     if offset and is_plain and new.weight is not None and "weight_offset" not in stated:
         new.gain_offset = own_offset = offset
+        new.initial_gain = 1.0 - offset
     taken: dict[str, Any] = {"weight": gain, "bias": getattr(same, "bias", None)}
     if type(own) is type(inside):
         taken = {**dict(inside.named_parameters()), **{key: each.clone() for key, each in inside.named_buffers()}}
@@ -355,6 +356,9 @@ def _instead_of(
     if next(inside.parameters(), None) is None and "gain" not in stated and (is_plain or isinstance(new, BatchNorm)):
         new.weight, new.elementwise_affine = None, False
     lacks += _take(own, taken)
+    trained = [parameter.requires_grad for parameter in inside.parameters()]
+    if trained and not any(trained):  # a frozen layer
+        new.requires_grad_(False)
     if isinstance(own, BatchNorm):
         own.counts_positions = True
     if isinstance(old, nn.BatchNorm1d) or _two_axes in old._forward_pre_hooks.values():

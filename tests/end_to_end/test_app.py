@@ -14,7 +14,7 @@ from helpers import documents
 from helpers.command_bench import SETTING, TINY, Bench, assert_same_end
 
 import rmsexp
-from rmsexp import compare, config
+from rmsexp import compare, config, norms
 from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.system import clock
@@ -180,3 +180,5 @@ def test_run_from_python(bench: Bench, data_root: Path, capsys: pytest.CaptureFi
         rmsexp.run(norm="rmss", overrides=options)
     with pytest.raises(config.ConfigError, match="norm must be a name, such as 'rms', or a norm object, not None"):
         rmsexp.run(norm=None, overrides=options)  # type: ignore[arg-type]
+    with pytest.raises(config.ConfigError, match=r"norm\.impl has no effect beside a norm object"):
+        rmsexp.run(norm=norms.RMS(name="rms"), overrides=options, **{"norm.impl": "fused"})

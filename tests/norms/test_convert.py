@@ -321,6 +321,16 @@ def test_batch_norms() -> None:
         flat(torch.randn(3, 2, 4))
     with pytest.raises(ValueError, match="more than one value"):
         converted(nn.LayerNorm(6), "bn")(torch.randn(1, 4))
+    with pytest.raises(ValueError, match="more than one value"):
+        norms.BatchNorm(6)(torch.randn(1, 6))
+
+
+def test_frozen_layers_stay_frozen_and_reset_gains_are_1() -> None:
+    frozen = converted(nn.LayerNorm(6).requires_grad_(False), "dyt")[1]
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    layer = converted(OnePlus(), "rms")[1]
+    layer.reset_parameters()
+    assert (layer.weight + layer.gain_offset == 1).all()
 
 
 def noisy(layer: nn.Module) -> nn.Module:

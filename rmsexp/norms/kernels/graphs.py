@@ -60,7 +60,9 @@ def call(name: str, lists: Sequence[Tensors], *options: Any) -> list[Tensor]:
         return list(operator(*([next(left) for _ in range(length)] for length in lengths), *options))
 
     described = (None if tensor is None else (tensor.shape, tensor.dtype) for tensor in flat)
-    key = (name, str(options), stream, torch.get_float32_matmul_precision(), lengths, *described)
+    # a member of torch 2.9 or later, which also knows what its older functions set
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
+    key = (name, str(options), stream, precision, lengths, *described)
     with _lock, torch.cuda.device_of(first):
         if key not in _graphs:
             if len(_graphs) >= KEPT:

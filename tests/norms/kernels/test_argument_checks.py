@@ -36,6 +36,12 @@ def norm_forward(x: Tensor, *, maps: bool, k: int) -> Arguments:
     return {"x": x, **parameters, "maps": maps, "kind": Kind.LAYER, "k": k, "inside": True, "eps": EPS, "slope": 0.5}
 
 
+def added(x: Tensor, addend: Tensor) -> Arguments:
+    arguments = norm_forward(x, maps=False, k=x.shape[1])
+    of_norm = {key: arguments[key] for key in ("gain", "shift", "kind", "k", "inside", "eps")}
+    return {"x": x, "addend": addend, **of_norm}
+
+
 def pointwise(x: Tensor) -> Arguments:
     numbers = {"alpha": draw(1, seed=1), "offset": draw(1, seed=2)}
     form = {"kind": Kind.ERF, "k": 1, "inside": True, "eps": 0.0}
@@ -55,6 +61,7 @@ CASES: dict[str, Callable[[], Arguments]] = {
     "normalise, rows": lambda: norm_forward(draw(3, 5), maps=False, k=5),
     "normalise, maps": lambda: norm_forward(maps(), maps=True, k=12),
     "normalise, channels-last maps": lambda: norm_forward(channels_last(), maps=True, k=12),
+    "add_normalise, rows": lambda: added(draw(3, 5), draw(3, 5, seed=3)),
     "normalise, pointwise, rows": lambda: pointwise(draw(3, 5)),
     "normalise, pointwise, channels-last maps": lambda: pointwise(channels_last()),
     **{cell: partial(inputs_of, cell) for cell in CELLS},
@@ -89,6 +96,8 @@ def fits(name: str, what: str) -> bool:
         return name == "decoder" and key == "x" and change.startswith("axis 1 one")
     if key in ("gain", "shift", "alpha", "offset"):
         return change == "single precision"
+    if name.startswith("add"):  # x or addend alone; they may have different dtypes
+        return change == "single precision" or what == "addend, integers"
     if key != "x":
         return False
     channels_or_axes = {"axis 1 one shorter", "axis 1 one longer", "one axis more", "one axis fewer"}

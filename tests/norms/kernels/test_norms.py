@@ -25,6 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from rmsexp import norms
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
@@ -228,6 +230,14 @@ def test_large_maps_are_accurate(name: str, memory: str) -> None:
     exact = results(layer, x.double(), dy.double())
     for result, reference in zip(results(layer.float(), x, dy), exact, strict=True):
         assert (result - reference).abs().max() <= 4e-6 * reference.abs().max()
+
+
+@pytest.mark.parametrize(("layer", "function"), [(norms.DynamicTanh, torch.tanh), (norms.DynamicErf, torch.erf)])
+def test_pointwise_norms_are_accurate_near_zero(layer: Any, function: Any) -> None:
+    x = torch.logspace(-10, 1, 401).unsqueeze(0)
+    x = torch.cat([-x, x])
+    fused = layer(401, 1.0, impl="fused")(x).double()
+    torch.testing.assert_close(fused, function(x.double()), rtol=4e-7, atol=0)
 
 
 # --- derivatives

@@ -157,6 +157,8 @@ Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const Option
   check_parameter("shift", shift, x, width);
   check_parameter("alpha", alpha, x, 1);
   check_parameter("offset", offset, x, 1);
+  TORCH_CHECK_VALUE(!addend || (addend->sym_sizes() == x.sym_sizes() && addend->device() == x.device()),
+                    "expected an addend of shape ", x.sym_sizes(), " on the device of x, got ", addend->sym_sizes());
   static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");
   const auto call = [&](auto... option) { return op.call(x, addend, gain, shift, option..., alpha, offset); };
   return std::apply(call, options);

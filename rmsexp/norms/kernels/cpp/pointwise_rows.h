@@ -13,8 +13,15 @@ namespace {
 // Returns f(u) for a vector u: tanh, or with `erf` the error function.
 template <bool erf, typename V>
 V function(const V& u) {
-  if constexpr (erf) return u.erf();
-  return tanh(u);
+  if constexpr (!erf) return tanh(u);
+  if constexpr (!std::is_same_v<V, Vec<float>>) return u.erf();
+  // Below 0.5 the Taylor series to u^11: in float32 the vector function is exact to 1e-7, but not relative to erf(u).
+  const V square = u * u;
+  V series(-1.0 / 1320);
+  for (const double term : {1.0 / 216, -1.0 / 42, 1.0 / 10, -1.0 / 3, 1.0}) {
+    series = at::vec::fmadd(square, series, V(term));
+  }
+  return V::blendv(u * series * V(1.1283791670955126), u.erf(), u.abs() >= V(0.5));
 }
 
 // Returns the derivative of f at u, where its value is `value`.
