@@ -155,11 +155,12 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
 
 
 def line(row: Mapping[Any, Any]) -> str:
-    """Return a verdict in one line, for the terminal.
+    """Return a verdict in one line, with the interval that decides it, for the terminal.
 
     An inconclusive verdict is "too short to decide" if the power of its test is below ``SHORT``.
     """
-    difference = "" if math.isnan(row["difference"]) else f"{_difference(row)}, "
+    deciding = {**row, "alone_low": row["low"], "alone_high": row["high"]}
+    difference = "" if math.isnan(row["difference"]) else f"{_difference(deciding)}, "
     seen = formats.signed(row["smallest_seen"], row["score"].split()[1]).lstrip("+")
     seen = "" if math.isnan(row["smallest_seen"]) else f", which see differences from {seen} {row['unit']} on"
     why = "; ".join(filter(None, (row["reason"], *_explained(row))))
