@@ -147,11 +147,11 @@ def answer() -> str:
     # a task counts if all campaigns on it say so
     held = {(row["claim"], row["task"]) for row in rows if row["outcome"] == claims.SUPPORTED and not row["blind"]}
     equal, partial, better = (sum(key[0] == claim for key in held - lost) for claim in main)
-    worse = listed(row["label"] for row in refuted if row["claim"] == main[2])
+    worse = listed(dict.fromkeys(f"`{row['task']}`" for row in refuted if row["claim"] == main[2]))
     blind = listed(row["label"] for row in rows if row["blind"] and row["claim"] == EQUALITY)
     improving, all_tasks = sum(bool(row["improving"]) for row in rows), f"of {len(TASKS)}"
     octaves = any(note_on_rates(row) for row in rows)
-    rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
+    rates = ", and most learning rates came from coarse grids: longer runs and finer rates may decide otherwise"
     (eager, of_eager), (fused, of_fused) = cost("eager"), cost("fused")
     eager_saved, fused_saved = (
         spread((one.saved for one in of_steps(impl, "RMSNorm")), 0) for impl in ("eager", "fused")
@@ -171,21 +171,30 @@ def answer() -> str:
     return f"{quality}\n\n{time}"
 
 
+def longest() -> list[list[dict[Any, Any]]]:
+    """Return the verdicts on RMSNorm's equality to LayerNorm on each task, that of the longest runs first."""
+    return [sorted(verdicts_on(EQUALITY, task), key=final_steps, reverse=True) for task in TASKS]
+
+
 def results() -> str:
-    """A row per verdict: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs."""
+    """A row per task: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs.
+
+    The difference is that of the longest runs; of shorter ones there is the verdict.
+    """
     eager, fused = of_steps("eager", "RMSNorm"), of_steps("fused", "RMSNorm")
     rows, seeds = [], {}
-    for one in verdicts_on(EQUALITY):
+    for one, *others in longest():
         task, decimals = one["task"], 4 if one["unit"] == "nats" else 2
+        shorter = [f"{other['outcome']} after {final_steps(other):,} steps" for other in others]
         values = (round(one[key], decimals) + 0.0 for key in ("difference", "low", "high"))  # no minus zero
         difference, low, high = (f"{value:+.{decimals}f}" for value in values)
-        seeds[one["label"]] = int(one["seeds"])
+        seeds[f"`{task}`"] = int(one["seeds"])
         published = f"{PAPER_SAVINGS[task][0]} %" if task in PAPER_SAVINGS else NO_VALUE
         rows.append(
             {
-                "task": one["label"],
+                "task": f"`{task}`",
                 "RMSNorm against LayerNorm": f"{difference} ({low} to {high}) {one['unit']}",
-                "equal?": verdict(one),
+                "equal?": "; ".join([verdict(one), *shorter]),
                 "step time saved, eager": spread(each.saved for each in eager if each.task == task),
                 "step time saved, fused": spread(each.saved for each in fused if each.task == task),
                 "the paper's saving": published,
@@ -220,13 +229,13 @@ def coverage() -> str:
     own = [row for row in result["tuned"] if (row["a"], row["b"]) == ("rms", "ln")]
     shares = {(row["campaign"], row["rule"]): 100 * row["coverage"] for row in own}
     fine, coarse = [], []
-    for row in verdicts_on(EQUALITY):
+    for row, *_ in longest():
         if math.isnan(row["uncertainty_a"]):
             coarse.append(shares[row["campaign"], "octaves"])
         else:
-            fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on {row['label']}")
+            fine.append(f"{shares[row['campaign'], 'quarters']:.0f} % on `{row['task']}`")
     return (
-        f"In simulations they contained the truth in {listed(fine)} and, mostly for coarsely tuned rates, in "
+        f"In simulations they contained the truth in {listed(fine)} and, for coarsely tuned rates, in "
         f"{spread(coarse, 0)} elsewhere."
     )
 
