@@ -236,7 +236,7 @@ def _failure(error: Exception, config_dir: str | None) -> str:
     if recipe := re.search(r"Could not find 'recipe/([^'/]+)/([^']+)'", str(error)):
         task, scale = recipe[1], recipe[2]
         scales = ", ".join(options(f"recipe/{task}", config_dir))
-        return f"task={task} has no scale={scale}" + f" (one of {scales})" * bool(scales)
+        return f"task={task} has no scale={scale} ({f'one of {scales}' if scales else f'recipe/{task}/{scale}.yaml'})"
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return f"Hydra fails at these words ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     if "Could not find" not in str(error):

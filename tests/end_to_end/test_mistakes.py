@@ -124,8 +124,8 @@ a=b=c -> 'a=b=c'
 --shell-completion -> Hydra refuses
 --nothing -> --nothing
 -m seed=range(0,0) -> seed=range(0,0)
--m seed=range(0,1000000000) -> 10001 runs
--m seed=range(0,9000) norm=ln,rms -> 18000 runs
+-m seed=range(0,1000000000) -> more than 10,000 runs
+-m seed=range(0,9000) norm=ln,rms -> more than 10,000 runs
 -r sweep=lr -> -r
 distributed.timeout=1e15 -> distributed.timeout
 -m hydra.job.chdir=true -> hydra.job.chdir=true

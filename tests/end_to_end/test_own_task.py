@@ -104,7 +104,7 @@ MISTAKES = [
     (CODE, "return tasks.MicroBatches(", "print(", "the task's batches must return MicroBatches"),
     (CODE, "return tasks.Objective(", "return (", "the task's objective must return Objective"),
     (CODE, '"error": (logits', '"mistakes": (logits', "error, but for split valid its evaluate returned only loss"),
-    ("my/recipe/spirals/demo.yaml", "", "", "Could not find 'recipe/spirals/demo'"),
+    ("my/recipe/spirals/demo.yaml", "", "", "task=spirals has no scale=demo (recipe/spirals/demo.yaml)"),
     (CONFIG, "# @package _global_\n", "", "must begin with the line '# @package"),
     (CONFIG, "  lr: 0.003\n", "", "optim.lr has no value: its config lacks this key"),
     (CONFIG, "spirals.Task", "spiral.Task", "task=spirals: spiral.Task "),
