@@ -40,12 +40,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 
 # what takes longest comes first, so that at the end no worker waits for another one's long test
-LONGEST = (
-    "notebooks/",
-    "test_triton.py::test_under",
-    "test_triton_compile",
-    "test_wheel.py::test_help",
-)
+LONGEST = ("notebooks/", "test_triton.py::test_under", "test_triton_compile", "test_wheel.py::test_help")
 
 
 # notebooks that hardly depend on this package, or do what other tests do, too

@@ -10,21 +10,7 @@ import pytest
 from helpers.pictures import plain, silent
 
 from rmsexp.data import DataError, captions
-from rmsexp.data.captions import (
-    EOS,
-    UNK,
-    Captions,
-    Picture,
-    Words,
-    coco,
-    encode,
-    flickr8k,
-    pictures,
-    read_captions,
-    read_karpathy,
-    read_official,
-    tokenise,
-)
+from rmsexp.data.captions import EOS, UNK, Captions, Picture, Words, coco, encode, flickr8k, pictures, tokenise
 
 
 def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
@@ -159,7 +145,7 @@ def test_malformed_line_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "token.txt"
     path.write_text(f"a.jpg#0\tfine\n{line}\na.jpg#2\tfine\n")
     with pytest.raises(DataError) as error:
-        read_captions(path)
+        captions.read_captions(path)
     assert f"{path}, line 2: not a caption: {line!r}" in str(error.value)
 
 
@@ -207,7 +193,7 @@ def test_karpathy_split_has_restval_in_train(tmp_path: Path) -> None:
     for image in images:
         (tmp_path / "coco" / image["filepath"]).mkdir(exist_ok=True)
         plain(9, 9, 99).save(tmp_path / "coco" / image["filepath"] / image["filename"])
-    splits = read_karpathy(file, tmp_path)
+    splits = captions.read_karpathy(file, tmp_path)
     names = {split: [picture.path.name for picture in pictures] for split, pictures in splits.items()}
     assert names == {"train": ["1.jpg", "2.jpg", "4.jpg"], "valid": ["3.jpg"], "test": ["0.jpg"]}
     assert splits["train"][0].path == tmp_path / "val2014" / "1.jpg"
@@ -253,9 +239,9 @@ def test_official_captions_are_split_by_id_and_tokenised(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("read", "contents"),
     [
-        (read_karpathy, ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}]),
+        (captions.read_karpathy, ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}]),
         (
-            read_official,
+            captions.read_official,
             ["{", "[]", {"images": []}, {"images": [{"id": 1}], "annotations": []}, {"annotations": [{"image_id": 1}]}],
         ),
     ],

@@ -8,26 +8,8 @@ import numpy as np
 import pytest
 from helpers.pictures import silent
 
-from rmsexp.data import DataError, Report
-from rmsexp.data.cloze import (
-    EOS,
-    NIL,
-    NUM,
-    PLACEHOLDER,
-    RESERVED,
-    UNK,
-    Cloze,
-    Question,
-    anonymised,
-    cnn,
-    encode,
-    lambada,
-    most_related,
-    parsed,
-    read_questions,
-    shortened,
-    stored,
-)
+from rmsexp.data import DataError, Report, cloze
+from rmsexp.data.cloze import EOS, NIL, NUM, PLACEHOLDER, RESERVED, UNK, Cloze, Question, cnn, encode, lambada
 
 
 def question(passage: str, gap: str, answer: str) -> Question:
@@ -93,7 +75,7 @@ def test_stored_questions_stay_in_their_files(tmp_path: Path) -> None:
             made.append(stamp)
             return encode("a", splits(test=[question("a the", "@placeholder", "@entity1")]))
 
-        return stored(tmp_path, "a", "digest", stamp, make).load(silent)
+        return cloze.stored(tmp_path, "a", "digest", stamp, make).load(silent)
 
     first, again, _ = map(load, "xxy")
     assert made == ["x", "y"]
@@ -121,7 +103,7 @@ def lines(**changed: str) -> list[str]:
 
 
 def test_lines_may_end_as_on_windows() -> None:
-    assert parsed("\r\n".join(LINES)) == parsed("\n".join(LINES))
+    assert cloze.parsed("\r\n".join(LINES)) == cloze.parsed("\n".join(LINES))
 
 
 def write_file(path: Path, content: list[str] | bytes = LINES) -> Path:
@@ -146,7 +128,7 @@ def write_file(path: Path, content: list[str] | bytes = LINES) -> Path:
 )
 def test_damaged_texts_are_refused(content: list[str]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parsed("\n".join(content))
+        cloze.parsed("\n".join(content))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +145,7 @@ def test_damaged_texts_are_refused(content: list[str]) -> None:
     ids=["in order", "most", "ties to the earlier", "different words", "no punctuation", "no end", "four"],
 )
 def test_sentences_that_share_most_words_are_kept(passage: str, question: str, count: int, expected: str) -> None:
-    assert " ".join(most_related(passage.split(), question.split(), count)) == expected
+    assert " ".join(cloze.most_related(passage.split(), question.split(), count)) == expected
 
 
 @pytest.fixture
@@ -272,12 +254,12 @@ def write_lambada(root: Path, development: list[str] | bytes = DEVELOPMENT, test
 )
 def test_question_is_the_last_sentence(line: str, passage: str, question: str, tmp_path: Path) -> None:
     path = write_file(tmp_path / "file", [line, ""])
-    assert read_questions(path) == [Question(passage.split(), question.split(), "d")]
+    assert cloze.read_questions(path) == [Question(passage.split(), question.split(), "d")]
 
 
 def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
     passage, question = "ann met 12 men and ann ran .", "so @placeholder met bob"
-    result = anonymised(Question(passage.split(), question.split(), "ann"), {"and", ".", "so"}, 4)
+    result = cloze.anonymised(Question(passage.split(), question.split(), "ann"), {"and", ".", "so"}, 4)
     assert " ".join(result.passage) == "@entity0 @entity1 12 @entity2 and @entity0 @entity3 ."
     assert " ".join(result.question) == "so @placeholder @entity1 <unk>"
     assert result.answer == "@entity0"
@@ -287,7 +269,9 @@ def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
 def test_shortened_passage_has_the_last_answer_at_any_position(near: int, positions: set[int]) -> None:
     """The last answer takes every position for which the passage has enough words before and after this answer."""
     words = [*"abcdefgh", "answer", *"ijk", "answer", *"lm"]
-    passages = [shortened(Question(words, ["@placeholder"], "answer"), near, place).passage for place in range(40)]
+    passages = [
+        cloze.shortened(Question(words, ["@placeholder"], "answer"), near, place).passage for place in range(40)
+    ]
     assert {len(passage) - 1 - passage[::-1].index("answer") for passage in passages} == positions
     for passage in passages:
         assert len(passage) == min(2 * near + 1, len(words))

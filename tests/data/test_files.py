@@ -11,18 +11,8 @@ import pytest
 from helpers.parallel_text import write
 
 from rmsexp.data import DataError
-from rmsexp.data.files import (
-    cached,
-    digest_of,
-    digest_of_contents,
-    digest_of_words,
-    downloading,
-    hub_files,
-    hub_rows,
-    key,
-    read_lines,
-    require,
-)
+from rmsexp.data import files as module
+from rmsexp.data.files import cached, digest_of, digest_of_contents, hub_rows, key, read_lines, require
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
@@ -86,7 +76,7 @@ def test_digests_depend_on_content_and_order_and_one_of_them_on_names(tmp_path: 
         assert digest(paths[1::-1]) != old == digest(paths[:2])
         paths[1].write_text("longer")
         assert digest(paths[:2]) != old
-    assert len({digest_of_words(words) for words in (["a", "b"], ["b", "a"], ["ab"])}) == 3
+    assert len({module.digest_of_words(words) for words in (["a", "b"], ["b", "a"], ["ab"])}) == 3
 
 
 def parquet(folder: Path, split: str, *parts: list[str]) -> None:
@@ -97,7 +87,7 @@ def parquet(folder: Path, split: str, *parts: list[str]) -> None:
 
 
 def files(root: Path) -> list[list[Path]]:
-    return hub_files("Mine", root / "mine", "me/mine", "0123", "raw", ("train", "test"), "task=mine")
+    return module.hub_files("Mine", root / "mine", "me/mine", "0123", "raw", ("train", "test"), "task=mine")
 
 
 def test_files_of_the_hub_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +133,7 @@ def test_an_incomplete_download_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_our_own_errors_pass_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^mine$"), downloading("Mine", tmp_path, "", tmp_path):
+    with pytest.raises(DataError, match=r"^mine$"), module.downloading("Mine", tmp_path, "", tmp_path):
         raise DataError("mine")
 
 

@@ -14,18 +14,9 @@ from typing import Any
 import disturb
 import pytest
 import torch
-from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers import language_models, reading_and_retrieval, stopping, translation_tasks
 from helpers.cases import some
-from helpers.stopping import (
-    SHORT_RUN,
-    WARMUP,
-    assert_same,
-    assert_stopping_changes_nothing,
-    crash,
-    execute_on_few_images,
-    stop,
-    terminate,
-)
+from helpers.stopping import SHORT_RUN, WARMUP, assert_same, crash, execute_on_few_images, stop, terminate
 from helpers.translation_tasks import SHORT, tiny
 
 from rmsexp import config
@@ -166,7 +157,7 @@ def test_runs_of_other_tasks_continue_after_a_crash_and_sigterm(
 ) -> None:
     """They stop in different epochs."""
     root = text_root if task in translation_tasks.TASKS else tmp_path
-    assert_stopping_changes_nothing([*TASKS[task], *words.split(), f"data.root={root}"], tmp_path)
+    stopping.assert_stopping_changes_nothing([*TASKS[task], *words.split(), f"data.root={root}"], tmp_path)
 
 
 def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(

@@ -6,19 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import translation_models
 from helpers.sites import KINDS, NORMS, close, fill
-from helpers.translation_models import (
-    ALONE,
-    EVEN,
-    RAGGED,
-    SOURCES,
-    TARGETS,
-    assert_steps_are_forward,
-    batch_of,
-    pairs,
-    read_on,
-    shifted,
-)
+from helpers.translation_models import ALONE, EVEN, RAGGED, SOURCES, TARGETS, batch_of, pairs, read_on, shifted
 
 from rmsexp import norms
 from rmsexp.models.rnnsearch import RNNSearch
@@ -76,7 +66,7 @@ def test_tokens_on_padding_change_nothing_in_training(name: str, make: Make) -> 
 @EACH
 @KINDS
 def test_steps_of_the_decoder_are_the_forward_pass(name: str, make: Make) -> None:
-    assert_steps_are_forward(with_statistics(make, name).eval(), batch_of(pairs(RAGGED)))
+    translation_models.assert_steps_are_forward(with_statistics(make, name).eval(), batch_of(pairs(RAGGED)))
 
 
 @EACH

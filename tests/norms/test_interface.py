@@ -7,21 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from helpers.sites import (
-    BATCH,
-    EMBED,
-    EVERY,
-    FORMULAS,
-    HIDDEN,
-    NORMS,
-    TIME,
-    by_formula,
-    close,
-    draw,
-    fill,
-    with_gain_and_shift,
-    without_gradient,
-)
+from helpers import sites
+from helpers.sites import BATCH, EMBED, EVERY, HIDDEN, NORMS, TIME, by_formula, close, draw, fill, without_gradient
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -124,7 +111,7 @@ def test_batch_norm_everywhere_moves_the_bias_of_an_optional_layer_after_the_nor
     site = fill(norms.BN(name="bn", everywhere=True).optional("a", EMBED, HIDDEN, bias=bias))
     assert {n for n, _ in site.named_parameters()} == {"weight", "norm.weight"} | ({"norm.bias"} if bias else set())
     x = draw(BATCH, EMBED)
-    close(site(x), with_gain_and_shift(site.norm, FORMULAS["bn"](x @ site.weight.T)))
+    close(site(x), sites.with_gain_and_shift(site.norm, sites.FORMULAS["bn"](x @ site.weight.T)))
 
 
 @pytest.mark.parametrize("gain", [None, 0.1])

@@ -5,21 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.norm_layers import (
-    FORMATS,
-    LAYERS,
-    LAYOUTS,
-    MAPS,
-    POINTWISE,
-    TOLERANCE,
-    Shape,
-    assert_agree,
-    close,
-    every,
-    formats,
-    pair,
-    results,
-)
+from helpers import norm_layers
+from helpers.norm_layers import FORMATS, LAYERS, POINTWISE, TOLERANCE, Shape, assert_agree, close, every, pair, results
 from helpers.sites import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,7 +70,7 @@ def test_several_axes(name: str) -> None:
     assert_agree(layers, draw(4, 2, 5, 3).transpose(2, 3))
 
 
-@formats
+@norm_layers.formats
 @pytest.mark.parametrize(
     ("name", "size", "dtype"),
     [(name, (2, 17, 3, 3), torch.float32) for name in (*LAYERS, *POINTWISE)]
@@ -160,18 +147,18 @@ def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> 
 
 
 @pytest.mark.parametrize("name", ["ln", "prms", "rms, outside", "dyt", "derf"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", norm_layers.LAYOUTS)
 def test_layouts_of_input_and_gradient(name: str, layout: str) -> None:
-    layers, strided = pair(name, 10), LAYOUTS[layout]()
+    layers, strided = pair(name, 10), norm_layers.LAYOUTS[layout]()
     assert_agree(layers, strided)
     assert_agree(layers, draw(6, 10, seed=3), strided)
     assert_agree(layers, strided, strided)
 
 
 @pytest.mark.parametrize("name", ["ln", "prms", "rms, outside", "dyt", "derf"])
-@pytest.mark.parametrize("layout", MAPS)
+@pytest.mark.parametrize("layout", norm_layers.MAPS)
 def test_layouts_of_maps(name: str, layout: str) -> None:
-    layers, strided = pair(name, 3, axes=(2, 3)), MAPS[layout]()
+    layers, strided = pair(name, 3, axes=(2, 3)), norm_layers.MAPS[layout]()
     for memory in FORMATS.values():
         dense = draw(2, 3, 4, 5, seed=3).contiguous(memory_format=memory)
         assert_agree(layers, strided, dense)
@@ -216,7 +203,7 @@ def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.d
     assert all(result[::2].isfinite().all() for result in fused[:2])
 
 
-@formats
+@norm_layers.formats
 @pytest.mark.parametrize("name", ["ln", "rms, gain and bias", "prms, outside"])
 def test_large_maps_are_accurate(name: str, memory: str) -> None:
     """For maps of 512 x 512 positions, float32 results have a relative error of at most 4e-6.

@@ -7,25 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import triton_reference
 from helpers.interpreter import INTERPRETED, run_python
-from helpers.triton_reference import (
-    ALL_CASES,
-    EPS,
-    ERF,
-    FORMS,
-    LAYER,
-    PARTIAL,
-    RUNS,
-    SINGLE,
-    TOLERANCE,
-    Case,
-    Draws,
-    Form,
-    assert_close,
-    leaves,
-    name_of,
-    normalised,
-)
+from helpers.triton_reference import EPS, ERF, LAYER, PARTIAL, RUNS, SINGLE, TOLERANCE, Case, Draws, Form, assert_close
 from torch import Tensor
 
 from rmsexp.norms.kernels.norms import Kind
@@ -63,7 +47,7 @@ class TestNorms:
         "transposed maps": lambda draw: draw(2, 3, 4, 3).transpose(2, 3),
     }
 
-    @pytest.mark.parametrize("case", ALL_CASES, ids=name_of)
+    @pytest.mark.parametrize("case", triton_reference.ALL_CASES, ids=triton_reference.name_of)
     def test_values_and_gradients(self, case: Case) -> None:
         self.check("rows", *case)
 
@@ -98,7 +82,7 @@ class TestNorms:
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_half_precision_is_computed_in_float32(self, dtype: torch.dtype) -> None:
-        for form in (FORMS[2], LAYER.form, ERF.form):
+        for form in (triton_reference.FORMS[2], LAYER.form, ERF.form):
             self.check("rows", form, dtype)
         self.check("channels-last maps", LAYER.form, dtype)
 
@@ -119,9 +103,9 @@ class TestNorms:
         dx, dgain, dshift, dnumbers = kernels.normalise_backward(dy, None, *saved, *options)
         assert total.shape == (0,)
 
-        a, g, b, c = leaves(x, gain, shift, numbers)
+        a, g, b, c = triton_reference.leaves(x, gain, shift, numbers)
         u = c[0] * a + (0 if offset is None else c[1]) if pointwise else a
-        expected = normalised(u.flatten(2) if maps else u, form)
+        expected = triton_reference.normalised(u.flatten(2) if maps else u, form)
         broadcast = (1, -1, 1) if maps else (-1,)
         expected = expected * g.reshape(broadcast) if has_gain else expected
         expected = (expected + b.reshape(broadcast) if has_shift else expected).reshape(x.shape)
@@ -185,8 +169,8 @@ class TestNorms:
         gradients = kernels.normalise_backward(dy, dtotal, total, gain, mean, scale, shift, *options)
 
         assert torch.equal(total, x + addend)
-        a, *parameters = leaves(total, gain, shift)
-        expected = normalised(a, form) * parameters[0] + parameters[1]
+        a, *parameters = triton_reference.leaves(total, gain, shift)
+        expected = triton_reference.normalised(a, form) * parameters[0] + parameters[1]
         assert_close(y, expected)
         reference = torch.autograd.grad([a, expected], [a, *parameters], [dtotal.double(), dy.double()])
         for actual, wanted in zip(gradients, reference, strict=False):

@@ -2,20 +2,8 @@
 
 import pytest
 import torch
-from helpers.triton_reference import (
-    EPS,
-    FORMS,
-    LAYER,
-    PARTIAL,
-    RUNS,
-    SINGLE,
-    Case,
-    Draws,
-    assert_close,
-    leaves,
-    name_of,
-    norm_of,
-)
+from helpers import triton_reference
+from helpers.triton_reference import EPS, FORMS, LAYER, PARTIAL, RUNS, SINGLE, Case, Draws, assert_close, norm_of
 from torch import Tensor
 
 from rmsexp.norms.kernels.norms import Kind
@@ -45,7 +33,7 @@ class TestGates:
         ("sizes", "case"),
         [(MASKED, case) for case in (Case(FORMS[0]), Case(FORMS[5]), PARTIAL, LAYER, SINGLE[1])]
         + [(UNMASKED, PARTIAL), (UNMASKED, LAYER), (WIDE, LAYER)],
-        ids=name_of,
+        ids=triton_reference.name_of,
     )
     def test_gru(self, sizes: Sizes, case: Case) -> None:
         (rows, hidden, masked, has_dout), (form, dtype) = sizes, case
@@ -56,7 +44,7 @@ class TestGates:
         gates, statistics, out = (draw.matrix(rows, size) for size in (width, 8, hidden))
         dax, dah, partials = draw.matrix(rows, width), draw.matrix(rows, width), draw.matrix(rows, 2, 2, width)
 
-        x_leaf, h_leaf, state, parameters = leaves(ax, ah_without_bias, h, affine)
+        x_leaf, h_leaf, state, parameters = triton_reference.leaves(ax, ah_without_bias, h, affine)
         h_sums = h_leaf if bias is None else h_leaf + bias.double()
         norm_x, norm_h = (
             [norm_of(a[:, part], pair[:, part], form) for part in (slice(2 * hidden), slice(2 * hidden, None))]
@@ -86,7 +74,7 @@ class TestGates:
     @pytest.mark.parametrize(
         ("sizes", "case"),
         [(MASKED, PARTIAL), (MASKED, LAYER), (MASKED, SINGLE[1]), (UNMASKED, PARTIAL), (WIDE, LAYER)],
-        ids=name_of,
+        ids=triton_reference.name_of,
     )
     def test_lstm(self, sizes: Sizes, case: Case) -> None:
         (rows, hidden, masked, has_dout), (form, dtype) = sizes, case
@@ -100,7 +88,7 @@ class TestGates:
         dax, dah = draw.matrix(rows, width), draw.matrix(rows, width)
         partials, cell_partials = draw.matrix(rows, 2, 2, width), draw.matrix(rows, 2, hidden)
 
-        inputs = leaves(ax, ah, h, c, affine, cell_affine)
+        inputs = triton_reference.leaves(ax, ah, h, c, affine, cell_affine)
         x_leaf, h_leaf, state, cell, parameters, cell_parameters = inputs
         sums = norm_of(x_leaf, parameters[0], form) + norm_of(h_leaf, parameters[1], form)
         i, f, o = torch.sigmoid(sums[:, : 3 * hidden]).chunk(3, -1)
@@ -156,7 +144,7 @@ class TestAttention:
     @pytest.mark.parametrize(
         ("sizes", "case"),
         [(SMALL, PARTIAL), (SMALL, LAYER), (SMALL, SINGLE[1]), (LONG_AND_WIDE, PARTIAL), (DEEP, PARTIAL)],
-        ids=name_of,
+        ids=triton_reference.name_of,
     )
     def test_values_and_gradients(self, sizes: tuple[int, ...], case: Case) -> None:
         """Results are right, although keys and values of padding are NaN and the batch's last row is all padding."""
@@ -170,7 +158,7 @@ class TestAttention:
         score, affine, partials = draw(width), draw(2, width), draw.matrix(rows, 3, width)
         statistics, alpha, context = draw.matrix(rows, 2), draw.matrix(rows, length), draw.matrix(rows, depth)
 
-        keys_leaf, query_leaf, score_leaf, parameters = leaves(keys, query, score, affine)
+        keys_leaf, query_leaf, score_leaf, parameters = triton_reference.leaves(keys, query, score, affine)
         energy = torch.tanh(keys_leaf + norm_of(query_leaf, parameters, form).unsqueeze(1)) @ score_leaf
         weights = torch.softmax(energy.masked_fill(~mask, -1e30), -1) * mask
         expected = (weights.unsqueeze(1) @ values.double()).squeeze(1)
