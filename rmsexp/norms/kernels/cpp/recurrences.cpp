@@ -103,8 +103,8 @@ TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form,
     const int64_t t = h.position(step);
     Tensor ah = products[t];
     product(ah, h.before(t), w);
-    forward_step.call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
-                            gates[t], statistics[t], h.after(t));
+    forward_step.call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps, gates[t],
+                      statistics[t], h.after(t));
   }
   return {h.all, products, gates, statistics};
 }
@@ -124,7 +124,7 @@ TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::Tens
   for (int64_t step = h.steps() - 1; step >= 0; --step) {
     const int64_t t = h.position(step);
     backward_step.call(dout.select(1, t), dh, x.select(1, t), products[t], h.before(t), gates[t], statistics[t],
-                             mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t], partials);
+                       mask_at(mask, t), affine, form, eps, dx.select(1, t), dah[t], partials);
     product(dh, dah[t], w, true);
   }
   const Tensor dbias = bias.defined() ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
@@ -218,13 +218,13 @@ TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayR
     Tensor ah = first_products[t], joint = joint_products[t], ax = context_products[t];
     product(ah, s.before(t), first);
     forward_step.call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, affine_first, form, eps,
-                            first_gates[t], first_statistics[t], between[t]);
+                      first_gates[t], first_statistics[t], between[t]);
     product(joint, between[t], second);
     attend.call(keys, query_part(joint, C), values, mask, score, affine_query, query_form, eps, query_statistics[t],
                 attention[t], contexts[t]);
     product(ax, contexts[t], of_context);
     forward_step.call(ax, gru_part(joint, C), between[t], std::nullopt, optional(bias), affine_second, form, eps,
-                            second_gates[t], second_statistics[t], s.after(t));
+                      second_gates[t], second_statistics[t], s.after(t));
   }
   return {s.all,       contexts,         between,      first_products,    joint_products,   context_products,
           first_gates, first_statistics, second_gates, second_statistics, query_statistics, attention};
@@ -255,17 +255,17 @@ TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
     const Tensor joint = joint_products[t], djoint_t = djoint[t];
-    backward_step.call(dout.select(1, t), ds, context_products[t], gru_part(joint, C), between[t],
-                             second_gates[t], second_statistics[t], std::nullopt, affine_second, form, eps, dax[t],
-                             gru_part(djoint_t, C), second_partials);
+    backward_step.call(dout.select(1, t), ds, context_products[t], gru_part(joint, C), between[t], second_gates[t],
+                       second_statistics[t], std::nullopt, affine_second, form, eps, dax[t], gru_part(djoint_t, C),
+                       second_partials);
     product(dcontexts[t], dax[t], of_context, true);
     attend_backward.call(dcontexts[t], keys, query_part(joint, C), values, mask, score, affine_query,
                          query_statistics[t], attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
     product(ds, djoint_t, second, true);
     backward_step.call(std::nullopt, ds, x.select(1, t), first_products[t], s.before(t), first_gates[t],
-                             first_statistics[t], std::nullopt, affine_first, form, eps, dx.select(1, t), dah[t],
-                             first_partials);
+                       first_statistics[t], std::nullopt, affine_first, form, eps, dx.select(1, t), dah[t],
+                       first_partials);
     product(ds, dah[t], first, true);
   }
   const Tensor dattention = attention_partials.sum(0);
