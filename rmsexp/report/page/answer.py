@@ -153,8 +153,11 @@ def _sentence(norm: str, over: pd.DataFrame, savings: Savings) -> str:
     held = equal[~equal["task"].isin(equal["task"][equal["outcome"] != claims.SUPPORTED])]
     seen = held["task"][~held["blind"].astype(bool)].nunique()
     unseen = held["task"].nunique() - seen
-    blind = f" (not counted: {unseen} on which a model without norm is, too)" * bool(unseen)
-    equality = f"equal within the margin on {seen} of {equal['task'].nunique()} tasks{blind}"
+    partly = len({*equal["task"][equal["outcome"] == claims.SUPPORTED]} - {*held["task"]})
+    left_out = [f"{unseen} on which a model without norm is, too"] * bool(unseen)
+    left_out += [f"{partly} on which another campaign does not say so"] * bool(partly)
+    counts = f" (not counted: {'; '.join(left_out)})" * bool(left_out)
+    equality = f"equal within the margin on {seen} of {equal['task'].nunique()} tasks{counts}"
     parts = [equality] * (not equal.empty)
     ranges = {impl: _range(_of_norm(rows, norm)) for impl, rows in savings.items()}
     parts += [
