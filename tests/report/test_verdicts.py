@@ -210,8 +210,8 @@ def test_a_task_on_which_one_campaign_refutes_equality_is_not_equal(tmp_path: Pa
     strict = Campaign(name="strict", level=level, claims=[EQUAL | {"margin": 0.5}])
     found = verdicts.table(written(tmp_path, Campaign(level=level), strict))
     assert list(found[found["claim"] == EQUAL["claim"]]["outcome"]) == ["supported", "refuted"]
-    sentence = "RMSNorm against LayerNorm: equal within the margin on 0 of 1 tasks."
-    assert answer._sentence("rms", found, {"eager": []}) == sentence
+    counted = "equal within the margin on 0 of 1 tasks (not counted: 1 on which another campaign does not say so)"
+    assert answer._sentence("rms", found, {"eager": []}) == f"RMSNorm against LayerNorm: {counted}."
 
 
 def test_superseded_verdicts_are_left_out_also_of_several_results(tmp_path: Path) -> None:
