@@ -152,8 +152,17 @@ def answer() -> str:
     held = {(row["claim"], row["task"]) for row in rows if row["outcome"] == claims.SUPPORTED and not row["blind"]}
     equal, partial, better = (sum(key[0] == claim for key in held - lost) for claim in main)
     worse = listed(dict.fromkeys(f"`{row['task']}`" for row in refuted if row["claim"] == main[2]))
-    blind = listed(row["label"] for row in rows if row["blind"] and row["claim"] == EQUALITY)
-    mixed = listed(f"`{one['task']}`" for one, *others in longest() if others and one["outcome"] == claims.SUPPORTED)
+    left_out = [
+        f"`{one['task']}`, where shorter runs are {other['outcome']}"
+        for one, *others in longest()
+        for other in others
+        if one["outcome"] == claims.SUPPORTED != other["outcome"]
+    ]
+    left_out += [
+        f"{row['label']}, where a model without norm equals LayerNorm"
+        for row in rows
+        if row["blind"] and row["claim"] == EQUALITY
+    ]
     counted = [row for row in rows if row["claim"] == main[1] and (main[1], row["task"]) in held - lost]
     unregistered = " (not registered)" * (not any(row["registered"] for row in counted))
     improving, all_tasks = sum(bool(row["improving"]) for row in rows), f"of {len(TASKS)}"
@@ -165,9 +174,8 @@ def answer() -> str:
     )
     quality = (
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
-        f"pRMSNorm on {partial}{unregistered}. Not counted: {mixed}, where shorter runs are inconclusive, and {blind}, "
-        "where a model without norm equals LayerNorm, too. "
-        f"RMSNorm is better than no norm on {better} {all_tasks}, and worse on {worse}. In {improving} of these "
+        f"pRMSNorm on {partial}{unregistered}. Not counted: {', and '.join(left_out)}. "
+        f"RMSNorm is better than no norm on {better} {all_tasks}, and worse on {worse}. In {improving} of "
         f"{len(rows)} verdicts runs still improved{rates if octaves else ''}."
     )
     time = (

@@ -16,7 +16,6 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from rmsexp import config
@@ -96,8 +95,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     results = config.results_folder(arguments.results)
     threads = "null" if arguments.threads is None else arguments.threads
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
-    results.mkdir(parents=True, exist_ok=True)
-    TemporaryFile(dir=results).close()  # before measuring, so that an unwritable folder is reported at once
+    atomic.make_writable(results)  # before measuring
     if not kernels.load():
         raise ReportedError("fused layers cannot be timed without the fused kernels; the notice above says what failed")
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}

@@ -385,7 +385,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     axes = {override.get_key_element(): _choices(override, config_dir, searches) for override in parse(ordered)}
     count = 1 if searches else math.prod(len(choices) for choices in axes.values())
     if count > MOST_RUNS:
-        raise ConfigError(f"these are more than {MOST_RUNS:,} runs, and a sweep has at most so many")
+        raise ConfigError(f"a sweep cannot have more than {MOST_RUNS:,} runs")
     points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
     runs = [[word for word in point if not is_for_sweeps(word)] for point in points]
     of_sweep = list(overrides) if searches else [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
@@ -21,6 +20,7 @@ from rmsexp.measure import own_steps, steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget
 from rmsexp.records.frames import comparable, timing_records
+from rmsexp.system import atomic
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
@@ -49,9 +49,7 @@ def record(
     """
     first = next(iter(jobs.values()))
     setting = first.setting_folder
-    folder = setting / timing_records.FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    TemporaryFile(dir=folder).close()  # before measuring, so that an unwritable folder is reported at once
+    atomic.make_writable(setting / timing_records.FOLDER)  # before measuring
     content = None
     try:
         with Interrupt().install():

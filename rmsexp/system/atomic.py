@@ -5,7 +5,14 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder if it is missing. Raises: OSError at once if it cannot be made, or no file can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    TemporaryFile(dir=folder).close()
 
 
 def move_aside(path: Path) -> Path:
