@@ -47,7 +47,7 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
     sentences = [_sentence(norm, over, narrow) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
     if not rows:
-        needed = "LayerNorm (norm=ln) and another norm of its implementation in one setting, one better than chance"
+        needed = "LayerNorm (norm=ln) and another norm with the same norm.impl in one setting, one better than chance"
         open_yet = "; campaigns are not decided yet (see Verdicts)" * (not decided.empty)
         sentences = [f"No norms can be compared yet{open_yet}. A comparison needs {needed}."]
     return Answer(list(filter(None, sentences)), table)
