@@ -3,7 +3,8 @@
 Tuned campaigns compare two norms of a committed campaign, with its grid of rates. How often does the 90 % interval
 contain the difference of the norms at their best rates, and how often is a verdict wrong? A norm's score falls beside
 its best rate as its measured validation score does (:func:`curve`). The best rate is moved by up to half an octave to
-either side, at random and for each norm by itself. Runs scatter as much as the final runs of the campaign did.
+either side, at random and for each norm by itself. Tuning runs and final runs scatter as much as those of the campaign
+did, and there are as many seeds. What is not simulated: rates that are chosen in shorter runs than the final ones.
 
 Campaigns with known rates compare the norms a, b and c, of which b and c are equally good: wrong verdicts and power.
 The claims: a equals b; a is not worse than b; with known rates also that b and c are better than a, a family of two.
@@ -38,7 +39,7 @@ DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, 
 SIDES = {0.0: "0", 1.0: "1", -1.0: "-1"}  # the same, tuned
 RULES = {"octaves": selection.OCTAVES, "quarters": selection.QUARTERS}
 TUNING = (1000, 1001, 1002)
-LOOK, MOST = 8, 16  # numbers of seeds
+LOOK, MOST = 8, 16  # numbers of seeds, with known rates
 SEED_EFFECT = 1.0  # standard deviation of what the runs of a seed have in common
 EQUAL = Claim("a equals b", claims.EQUIVALENCE, "a", "b", margin=1.0)
 NOT_WORSE = Claim("a is not worse than b", claims.NONINFERIORITY, "a", "b", margin=1.0)
@@ -55,7 +56,9 @@ class Compared:
         rules: the rules by which campaigns are simulated, keys of ``RULES``.
         margin, unit: the margin of the campaign's claim about them, and its unit.
         grid: the rates with which tuning starts.
+        seeds: the least and the greatest number of seeds.
         sd: standard deviation of the difference between the norms at the same seed, in margins.
+        scatter: standard deviation of a tuning run, in margins (:func:`scatter`).
         curves: the score of "a" and of "b" as a function of the binary logarithm of the rate (:func:`curve`).
     """
 
@@ -67,7 +70,9 @@ class Compared:
     margin: float
     unit: str
     grid: tuple[float, ...]
+    seeds: tuple[int, int]
     sd: float
+    scatter: float
     curves: Mapping[str, Callable[[float], float]]
 
 
@@ -91,8 +96,10 @@ def compared(root: Path = QUALITY) -> list[Compared]:
                 pairs = pair(*scores, campaign.final_seeds[: claim.seeds], campaign.mode)
                 sd = float(np.std(pairs.differences, ddof=1)) / margin
                 curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
+                of_tuning = scatter([values[norm] for norm in norms[1:]]) / margin
+                counts = campaign.seeds.min_seeds, campaign.seeds.max_seeds
                 key = campaign.name, *norms
-                found[key] = Compared(*key, rules, margin, unit, campaign.grid, sd, curves)
+                found[key] = Compared(*key, rules, margin, unit, campaign.grid, counts, sd, of_tuning, curves)
     return list(found.values())
 
 
@@ -111,6 +118,20 @@ def curve(values: selection.Rates, mode: str, margin: float) -> Callable[[float]
         return float(cubics(inside) - abs(cubics(inside, 1)) * abs(place - inside))
 
     return score
+
+
+def scatter(norms: Iterable[selection.Rates]) -> float:
+    """Return the standard deviation of a tuning run: of what is left without the means over rates and over seeds.
+
+    It is taken over the rates of each norm that were run with all seeds and did not diverge.
+    """
+    squares, freedom = 0.0, 0
+    for tried in norms:
+        values = np.array([[seeds[seed] for seed in TUNING] for seeds in tried.values() if len(seeds) == len(TUNING)])
+        values = values[np.isfinite(values).all(axis=1)]
+        rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+        squares, freedom = squares + float((rest**2).sum()), freedom + (len(values) - 1) * (len(TUNING) - 1)
+    return math.sqrt(squares / freedom)
 
 
 class Tuned(NamedTuple):
@@ -133,19 +154,18 @@ def tuned(norms: Compared, rule: selection.Rule, generator: np.random.Generator)
     """
     moved = {norm: generator.uniform(-0.5, 0.5) for norm in "ab"}
 
-    def score(norm: str, rate: float) -> float:
-        noise = generator.normal(0, norms.sd / math.sqrt(2))
-        return norms.curves[norm](math.log2(rate) - moved[norm]) + noise
+    def score(norm: str, rate: float, sd: float) -> float:
+        return norms.curves[norm](math.log2(rate) - moved[norm]) + generator.normal(0, sd)
 
     values: dict[str, dict[float, dict[int, float]]] = {"a": {}, "b": {}}
     while (plan := selection.tune(norms.grid, values, "max", TUNING, rule)).runs:
         for norm, rate, seed in plan.runs:
-            values[norm].setdefault(rate, {})[seed] = score(norm, rate)
+            values[norm].setdefault(rate, {})[seed] = score(norm, rate, norms.scatter)
     uncertainty = {norm: choice.uncertainty for norm, choice in plan.choices.items()}
     rates = {norm: choice.rate for norm, choice in plan.choices.items() if choice.rate is not None}
-    scores = {norm: {seed: score(norm, rate) for seed in range(MOST)} for norm, rate in rates.items()}
-    tested = [EQUAL, NOT_WORSE]
-    used = range(seeds.needed(tested, scores, "max", range(LOOK), MOST, uncertainty))
+    (look, most), sd, tested = norms.seeds, norms.sd / math.sqrt(2), [EQUAL, NOT_WORSE]
+    scores = {norm: {seed: score(norm, rate, sd) for seed in range(most)} for norm, rate in rates.items()}
+    used = range(seeds.needed(tested, scores, "max", range(look), most, uncertainty))
     wrong = []
     for by in SIDES:
         shifted = scores | {"a": {seed: value - by for seed, value in scores["a"].items()}}
@@ -215,7 +235,8 @@ def is_wrong(found: Verdict, difference: float) -> bool:
 
 def of_tuned(norms: Compared, rule: str, found: Sequence[Tuned]) -> dict[str, Any]:
     """Return a row of the record. ``half``: median and 90 % quantile of half the width, in the unit of the score."""
-    row: dict[str, Any] = {key: getattr(norms, key) for key in ("campaign", "task", "a", "b", "margin", "unit", "sd")}
+    kept = ("campaign", "task", "a", "b", "margin", "unit", "seeds", "sd", "scatter")
+    row: dict[str, Any] = {key: getattr(norms, key) for key in kept}
     row |= {"rule": rule, "coverage": _mean(each.covered for each in found)}
     row |= {"wrong": [_mean(each.wrong[place] for each in found) for place in range(len(SIDES))]}
     row |= {"half": (norms.margin * np.quantile([each.half for each in found], [0.5, 0.9])).tolist()}
