@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from readme_blocks import PAPER_SAVINGS, listed, of_steps, spread, table, verdicts, verdicts_on
 
 from rmsexp.report.tables.formats import NO_VALUE
-from rmsexp.report.tables.verdicts import note_on_rates, qualified
+from rmsexp.report.tables.verdicts import deciding, note_on_rates, qualified
 from rmsexp.rules import claims
 
 
 class Dispute(NamedTuple):
-    """A claim on which public sources disagree: for, against, and the claim of a campaign, or an open campaign."""
+    """A claim on which public sources disagree: for, against, and the claim of a campaign."""
 
     claim: str
     pro: str
@@ -24,6 +24,8 @@ class Dispute(NamedTuple):
 ARXIV = "[{0}](https://arxiv.org/abs/{0})".format
 SCALED = "RMSNorm is better with LayerNorm Scaling"
 PLACED = "RMSNorm is better in sandwich than in reordered placement"
+WIDER = "RMSNorm has a wider stable range with QK-norm"
+UNCHANGED = "The difference between RMSNorm and LayerNorm does not change with the number of steps"
 DOCKET = (
     Dispute(
         "DyT is as good as RMSNorm",
@@ -51,21 +53,17 @@ DOCKET = (
         "RMSNorm without gain is not worse than RMSNorm",
     ),
     Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2, with QK-norm", PLACED),
-    Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, "stable_range"),
-    Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, "length_ladder"),
+    Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, WIDER),
+    Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, UNCHANGED),
 )
 
 
 def docket() -> str:
-    """What the field argues about, and what the campaigns say: the claim that they decided, or which one is open."""
+    """What the field argues about, and what the campaigns say: the claim that they decided, or that it is open."""
     rows = []
     for dispute in DOCKET:
-        texts = [
-            f"{qualified(row)}: {row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) {row['unit']}"
-            for row in verdicts()
-            if row["claim"] == dispute.decides
-        ]
-        here = "; ".join(texts) or f"open: `{dispute.decides}`"
+        texts = [f"{qualified(row)}: {deciding(row)}" for row in verdicts() if row["claim"] == dispute.decides]
+        here = "; ".join(texts) or "not decided yet"
         rows.append({"claim": dispute.claim, "for": dispute.pro, "against": dispute.contra, "here": here})
     return table(rows)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmsexp.campaign import remarks
-from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, commit_of, find, moment, read
+from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, Metric, commit_of, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -132,6 +132,15 @@ class Campaign(CampaignFile):
     def of_stage(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
         """Return the jobs of a stage and norm, with their results."""
         return [(job, result) for job, result in self.results.items() if (job.stage, job.norm) == (stage, norm)]
+
+    def compares(self, job: Job) -> bool:
+        """Whether a run is compared with the same seed of other norms: a final run, except for stable ranges."""
+        return job.stage == "final" and self.tolerance is None
+
+    @property
+    def rated_by(self) -> Metric:
+        """The metric by which rates are compared."""
+        return self.tuned_by if self.tolerance is None else self.score
 
     def rated(self, norm: str) -> list[tuple[Job, Result]]:
         """Return the runs of a norm at several rates: of tuning or, for claims about stable ranges, the final runs."""

@@ -39,9 +39,9 @@ MANY = 8  # settings; fewer are written sooner by one process
 def run(*folders: Path, out: Path | None = None, wandb: WandbMode | None = None) -> list[Path]:
     """Write a report of each setting below ``folders``, and the overview, into ``out`` (report in the first of them).
 
-    A setting has runs, timing records or both. Settings that have only pilot and tuning runs of a campaign below
-    ``folders`` have no report. ``wandb``: the mode in which Weights & Biases gets tables and figures,
-    too; None: it gets nothing.
+    A setting has runs, timing records or both. Settings whose runs all belong to a campaign below ``folders``, as pilot
+    or tuning runs or for a stable range, have no report. ``wandb``: the mode in which Weights & Biases gets tables and
+    figures, too; None: it gets nothing.
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures.
 
@@ -74,7 +74,7 @@ def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[
             )
     campaigns = load_campaigns(*folders, problems=problems)
     gc.freeze()  # the records live to the end: no collection has to walk through them
-    tuned = {f"{campaign.root}/{job.folder}" for campaign in campaigns for job in campaign.jobs if job.stage != "final"}
+    tuned = {f"{each.root}/{job.folder}" for each in campaigns for job in each.jobs if not each.compares(job)}
     # settings with pilot and tuning runs alone have no report of their own
     tuning = [path for path, own in settings.items() if len(own.runs) and tuned.issuperset(own.runs["folder"])]
     problems += [problem for path in tuning for problem in settings[path].problems]

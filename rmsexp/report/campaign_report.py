@@ -28,7 +28,7 @@ RATES = (
     "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
     "at the edge: x: diverged, arrow: far worse than most"
 )
-RANGES = "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
+RANGES = "; bars in rows: best rate, and the rates at which the interpolated mean is within the tolerance of the best"
 EQUAL_TIME = (
     "mean over the final seeds; band: lowest to highest seed; evaluated on the first "
     f"{score.SAMPLE_EXAMPLES} validation examples, among which recall is higher than in tables; "
@@ -72,7 +72,7 @@ def write(
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
     ``records``, ``timings``: all runs and all timing records. ``tuning``: the number of settings that have no report
-    because all their runs are pilot or tuning runs.
+    because all their runs are pilot or tuning runs, or for stable ranges.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = verdicts.table(campaigns)
@@ -85,15 +85,17 @@ def write(
         canvas.save(chart, folder / name)
     tuned = {}
     for campaign in campaigns:
-        by = f"{campaign.tuned_by[0]} {names.metric_label(campaign.tuned_by[1])}"
-        tuned[f"Tuning of {campaign.rate}, by {by}: {campaign.name}"] = verdicts.readable_rates(campaign)
+        (split, metric), what = campaign.rated_by, "Tuning" if campaign.tolerance is None else "Stable range"
+        title = f"{what} of {campaign.rate}, by {split} {names.metric_label(metric)}: {campaign.name}"
+        tuned[title] = verdicts.readable_rates(campaign)
     notes = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
     notes += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.note_on_rates, table.to_dict("records")))
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
         notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
     if tuning:
-        notes.append(f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}")
+        runs = "pilot or tuning runs of campaigns, or for stable ranges"
+        notes.append(f"settings left out, because all their runs are {runs}: {tuning}")
     return CampaignReport(
         questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
         numbers=numbers,

@@ -18,6 +18,8 @@ from rmsexp.campaign.question import Question
 from rmsexp.commands import summary
 from rmsexp.compare import load
 from rmsexp.report import campaign_report
+from rmsexp.report.plots import style
+from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import seeds
 from rmsexp.work import cost
@@ -291,6 +293,8 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, mon
     assert again.all_remarks() == [f"the chosen rate of rms{ENDS[0]} is the highest of the extended grid"]
     charts = campaign_report._charts([campaign], numbers, load(asked.results), {})
     assert charts.keys() >= {"differences", "ladder"}
+    uncertain = verdicts.readable_rates(again)["uncertainty of tuning"]
+    assert uncertain[0] == f"{ends['ln' + ENDS[0]].uncertainty:.2g} nats"
 
 
 def recall_by_rate(job: Job) -> float:
@@ -320,6 +324,13 @@ def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:
     row = verdicts.table([campaign]).iloc[0]
     assert (row["of"], row["unit"]) == ("stable range", "octaves")
     assert campaign_results.load(campaign.path) == campaign
+    assert not any(map(campaign.compares, campaign.jobs))
+    panel = panels.rates(campaign, style.looks(["ln", "rms"]))
+    bars = [mark for mark in panel.marks if mark.kind == "interval"]
+    drawn = [(*mark.x, *mark.low, *mark.high) for mark in bars]
+    assert drawn == [(each.best, each.low, each.high) for each in ranges.values()]
+    best = max(mean for mark in panel.marks if mark.kind == "line" for mean in mark.y)
+    assert best < bars[0].y[0] < bars[1].y[0] < panel.y.range[1]  # beyond the curves: they do not coincide
 
 
 def test_a_range_that_reaches_the_end_of_the_grid_bounds_a_claim_on_one_side_only(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     assert 'data-name="small+evaluation=validation' not in page
     assert 'data-name="small+evaluation=scored' in page
     settings = {Path(job.folder).parents[1] for campaign in three() for job in campaign.tune()}
-    assert f"pilot or tuning runs of campaigns: {len(settings)}" in page
+    assert f"pilot or tuning runs of campaigns, or for stable ranges: {len(settings)}" in page
     assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 
 

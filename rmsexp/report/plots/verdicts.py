@@ -109,12 +109,18 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
         ended = [(job.rate, result.score) for job, result in campaign.rated(norm) if result.ended]
         found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     means = [(float(np.mean(scores)), scores) for by_rate in found.values() for scores in by_rate.values()]
-    title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
+    title = quantities.title(quantities.usual(*campaign.rated_by))
     choices = ((found[norm], choice.rate) for norm, choice in campaign.choice.items())
     chosen = [float(np.mean(points[rate])) for points, rate in choices if rate in points]
     near = robust(title, [[mean for mean, _ in means]], chosen, may_be_log=False, reach=COLLAPSED).range or (0.0, 1.0)
     low, high = padded(score for mean, scores in means if near[0] <= mean <= near[1] for score in scores)
-    marks = list[Mark]()
+    marks, best = list[Mark](), low if campaign.mode == "min" else high
+    row = pairs.sign(campaign.mode) * (high - low) / 20
+    for number, (norm, stable) in enumerate(campaign.ranges.items(), 1):  # in rows: those of equal norms would coincide
+        if stable is not None:
+            label, place = f"{names.label(shown(campaign, norm))}, stable range", (stable.best, stable.low, stable.high)
+            marks.append(interval(looks[norm], best + number * row, place, label))
+        low, high = min(low, best + (number + 1) * row), max(high, best + (number + 1) * row)
     for norm, points in found.items():
         number = len({mark.label.rpartition(",")[0] for mark in marks if mark.kind in ("edge", "cross")})
         inward = (0.01 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
@@ -155,9 +161,6 @@ def _rate_marks(
         Mark("ring", look, chosen, [means[rate] for rate in chosen], label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
-    if (stable := campaign.ranges.get(norm)) is not None:
-        worst = means[stable.best] - pairs.sign(campaign.mode) * (campaign.tolerance or 0.0)
-        marks.append(interval(look, worst, (stable.best, stable.low, stable.high), f"{label}, stable range"))
     return [mark for mark in marks if len(mark.x)]
 
 

@@ -159,14 +159,18 @@ def line(row: Mapping[Any, Any]) -> str:
 
     An inconclusive verdict is "too short to decide" if the power of its test is below ``SHORT``.
     """
-    deciding = {**row, "alone_low": row["low"], "alone_high": row["high"]}
-    difference = "" if math.isnan(row["difference"]) else f"{_difference(deciding)}, "
+    difference = "" if math.isnan(row["difference"]) else f"{deciding(row)}, "
     seen = formats.signed(row["smallest_seen"], row["score"].split()[1]).lstrip("+")
     seen = "" if math.isnan(row["smallest_seen"]) else f", which see differences from {seen} {row['unit']} on"
     why = "; ".join(filter(None, (row["reason"], *_explained(row))))
     too_short = row["outcome"] == claims.INCONCLUSIVE and row["power"] < SHORT
     outcome = f"too short to decide ({qualified(row)})" if too_short else qualified(row)
     return f"{outcome}: {row['claim']}: {difference}{row['seeds']:.0f} seeds{seen}; {why}"
+
+
+def deciding(row: Mapping[Any, Any]) -> str:
+    """Return a difference with the interval that decides its claim: that of a family where there is one."""
+    return _difference({**row, "alone_low": row["low"], "alone_high": row["high"]})
 
 
 def _explained(row: Mapping[Any, Any]) -> list[str]:
@@ -312,7 +316,7 @@ def readable_rates(campaign: Campaign) -> pd.DataFrame:
         if campaign.tolerance is not None:
             cells[f"stable range of {campaign.rate}"] = _range(campaign, norm)
         else:
-            cells |= _choice(campaign.choice.get(norm), unit(campaign))
+            cells |= _choice(campaign.choice.get(norm), names.unit_of_difference(metric))
             cells[f"{split} {names.metric_label(metric)}, final runs"] = _final(campaign, norm)
         table.append({"norm": names.label(norm)} | cells)
     return pd.DataFrame(table)
