@@ -34,7 +34,8 @@ class ByRole(Norm):
         default: The norm of all other sites.
         roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
         depths: The norm by :attr:`rmsexp.norms.Site.depth`; -1 is the last block. It takes precedence over ``roles``.
-        eps: The eps of norms that state none. Their other options are those of their files in ``configs/norm``.
+        eps, keep_scale: Those of norms that state none. Their other options are those of their files in
+            ``configs/norm``.
 
     The norms are of this package; ``module+class=…`` is any class (:class:`ModuleNorm`). Recurrences run step by
     step.
@@ -45,7 +46,8 @@ class ByRole(Norm):
     default: str = "rms"
     roles: dict[str, str] | None = None
     depths: dict[int, str] | None = None
-    eps: float | None = None
+    eps: float = 1e-5
+    keep_scale: bool | None = None
 
     fusible = True
     fusible_recurrences = False
@@ -55,7 +57,7 @@ class ByRole(Norm):
         for role in self.roles or {}:
             checks.choice("norm.roles: role", role, ROLES)
         chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
-        parts = tuple(_named(name, self.impl, self.eps) for name in (self.default, *chosen.values()))
+        parts = tuple(map(self._named, (self.default, *chosen.values())))
         vars(self).update(_chosen=chosen, _unused={*chosen}, parts=parts)  # no options, so not fields
 
     def name_at(self, site: Site) -> str:
@@ -67,7 +69,10 @@ class ByRole(Norm):
         return str(chosen[keys[0]]) if keys else self.default
 
     def _of(self, site: Site) -> Norm:
-        return _named(self.name_at(site), self.impl, self.eps)
+        return self._named(self.name_at(site))
+
+    def _named(self, name: str) -> Norm:
+        return _named(name, self.impl, self.eps, self.keep_scale)
 
     def normaliser(self, site: Site) -> Normaliser:
         return self._of(site).normaliser(site)
@@ -93,14 +98,14 @@ class ByRole(Norm):
 
 
 @cache
-def _named(name: str, impl: str, eps: float | None) -> Norm:
+def _named(name: str, impl: str, eps: float, keep_scale: bool | None) -> Norm:
     words = config.norm_words(name)
     if "$" in name or any(not word.startswith("norm") or word.startswith("norm.impl=") for word in words):
         raise config.ConfigError(
             f"norm.default, norm.roles, norm.depths: {name} must be a norm with options of its own, as in prms+p=0.5; "
             "norm.impl holds for all"
         )
-    more = [f"norm.impl={impl}"] if eps is None else [f"norm.impl={impl}", override("norm_eps", eps)]
+    more = [f"norm.impl={impl}", override("norm_eps", eps), override("keep_scale", keep_scale)]
     # a recorded config may name modules, which reading it must not import
     return composed_norm([*words, *more], find=classes.loaded)
 

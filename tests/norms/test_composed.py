@@ -57,6 +57,11 @@ def test_norms_that_state_no_eps_have_that_of_the_task(task: str, eps: float) ->
     assert [norm.normaliser(norms.Site("x", 4, depth=depth)).eps for depth in (0, 1)] == [0.5, eps]
 
 
+def test_other_options_of_the_task_and_the_defaults_of_an_object() -> None:
+    assert config.job(["task=language_model", "norm=by_role", "norm.default=wn"]).norm.parts[0].keep_scale
+    assert norms.ByRole(name="mine").parts[0].eps == norms.RMS(name="rms").eps == 1e-5
+
+
 def test_batch_statistics_are_refused_for_a_role_too() -> None:
     def made(norm: norms.Norm) -> nn.Module:
         return without_batch_statistics(nn.Sequential(norm.at(role="query").value("query", 4)))
