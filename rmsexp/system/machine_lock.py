@@ -42,8 +42,15 @@ def measuring(report: Report) -> Iterator[None]:
 
 def pause(report: Report) -> None:
     """Wait while another process measures on this machine; ``report`` gets a line at the beginning and at the end."""
-    if is_locked(FOLDER / NAME):
+    if _is_measured():
         report("paused while another process measures on this machine; goes on when that ends")
-        while is_locked(FOLDER / NAME):
+        while _is_measured():
             Event().wait(POLL_SECONDS)
         report("going on")
+
+
+def _is_measured() -> bool:
+    try:
+        return is_locked(FOLDER / NAME)
+    except OSError:  # in a folder that this user cannot read, `measuring` has no lock either
+        return False

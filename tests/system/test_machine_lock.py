@@ -100,15 +100,15 @@ def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
     assert lines == PAUSED
 
 
-@pytest.mark.parametrize("reason", ["No locks available", "other users can change"])
+@pytest.mark.parametrize("reason", ["No locks available", "other users can change", "is not a regular file"])
 def test_without_locks_a_line_says_so_and_work_goes_on(
     reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reason == "No locks available":
         monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, reason)))
     else:
-        folder.mkdir()
-        folder.chmod(0o777)
+        (folder / NAME).mkdir(parents=True)
+        folder.chmod(0o777 if reason == "other users can change" else 0o700)
     lines: list[str] = []
     with measuring(lines.append):
         pause(pytest.fail)
