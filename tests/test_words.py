@@ -27,7 +27,7 @@ from rmsexp.system.readers import read_yaml, yaml_text
         ("timing.norms=[LayerNorm,rms]", "timing.norms=[ln,rms]"),
         ("norm.p=0.5", "norm.p=0.5"),
         ("data.name=identity", "data.name=identity"),
-        ("norm=LayerNorm+eps=1e-3+bias=true", "norm=ln norm.eps=1e-3 norm.bias=true"),
+        ("norm=LayerNorm+eps=1e+3+bias=true", "norm=ln norm.eps=1e+3 norm.bias=true"),
         ("norm=module+class=my.Own+kwargs={a: 1, b: 2}", "norm=module norm.module=my.Own norm.kwargs={a: 1, b: 2}"),
     ],
 )

@@ -315,7 +315,7 @@ def norm_words(name: str) -> list[str]:
 
     Options of model and schedule, and the optimiser, keep their name, as model.qk_norm in rms+model.qk_norm=true.
     """
-    norm, *options = name.split("+")
+    norm, *options = re.split(r"\+(?=[A-Za-z_])", name)  # the + of 1e+3 separates no options
     others = "model.", "schedule.", "optim.name=", "optim.decay_gains="
     options = [re.sub("^class=", "module=", word) for word in options]
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
