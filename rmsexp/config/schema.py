@@ -64,9 +64,13 @@ class DataConfig:
         """
         chosen = getattr(self, key)
         for option in options:
-            if chosen not in values and getattr(self, option) != getattr(type(self), option):
+            default = getattr(type(self), option)
+            if chosen not in values and getattr(self, option) != default:
                 listed = " or ".join(values)
-                raise ValueError(f"data.{option} is an option of data.{key}={listed}, and data.{key} is {chosen}")
+                raise ValueError(
+                    f"data.{option} is an option of data.{key}={listed}, and data.{key} is {chosen}: "
+                    f"write data.{option}={'null' if default is None else default}"  # the scale may have changed it
+                )
 
     @property
     def own_files(self) -> dict[str, str]:

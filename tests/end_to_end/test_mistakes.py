@@ -213,6 +213,8 @@ rnnsearch data.max_length=0 -> data.max_length
 attentive_reader model.width=1 -> model.width
 attentive_reader data.sentences=null -> data.sentences
 attentive_reader data.entities=9 -> data.entities
+attentive_reader scale=medium data.name=stories -> write data.validation=null
+order_embedding scale=small data.name=scenes -> write data.features=vgg19
 order_embedding penalty=cosin -> did you mean cosine?
 order_embedding margin=0 -> margin
 order_embedding batch_size=1 -> batch_size
