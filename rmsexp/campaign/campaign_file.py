@@ -291,8 +291,7 @@ class Final:
     def __post_init__(self) -> None:
         checks.at_least("final.min_seeds", self.min_seeds, 2)
         checks.at_least("final.max_seeds", self.max_seeds, self.min_seeds, seeds.MOST)
-        if self.tolerance is not None:
-            checks.positive("final.tolerance", self.tolerance)
+        checks.positive("final.tolerance", self.tolerance)
 
 
 @dataclass

@@ -201,8 +201,7 @@ class RunConfig:
             raise ValueError(f"micro_batches={self.micro_batches} is more than batch_size={batch_size}")
         at_least("seed", self.seed, 0, LARGEST_SEED)
         not_empty("results", self.results)
-        if self.threads is not None:
-            at_least("threads", self.threads, 1, MOST_THREADS)
+        at_least("threads", self.threads, 1, MOST_THREADS)
 
 
 def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, Any]]:

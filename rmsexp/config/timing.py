@@ -17,8 +17,7 @@ class ProcessOptions:
 
     def __post_init__(self) -> None:
         checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
-        if self.budget is not None:
-            checks.positive("timing.budget", self.budget)
+        checks.positive("timing.budget", self.budget)
 
 
 @dataclass

@@ -44,8 +44,7 @@ class SearchOptions:
         checks.at_least("decoding.alpha", self.alpha, 0)
         if self.alpha > LARGEST_ALPHA:
             raise ValueError(f"decoding.alpha must be at most {LARGEST_ALPHA}, got {self.alpha}")
-        if self.search is not None:
-            checks.choice("decoding.search", self.search, [name for name in RULES if name])
+        checks.choice("decoding.search", self.search, tuple(RULES))
 
     def divisor(self, length: Any) -> Any:
         """Return the divisor of the sum of log probabilities of a hypothesis.

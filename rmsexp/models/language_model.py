@@ -66,8 +66,7 @@ class Sizes:
         checks.at_least("model.layers", self.layers, 1, checks.MOST_LAYERS)
         checks.choice("model.activation", self.activation, ACTIVATIONS)
         for key in ("placement", "attention_placement", "feed_forward_placement"):
-            if (placement := getattr(self, key)) is not None:
-                checks.choice(f"model.{key}", placement, list(PLACEMENTS))
+            checks.choice(f"model.{key}", getattr(self, key), (None, *PLACEMENTS))
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"model.width={self.width} is no multiple of 2 * model.heads={self.heads}, as rotary positions need"

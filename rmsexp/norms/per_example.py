@@ -68,8 +68,7 @@ class PerExampleNorm(FusedNormaliser):
         shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
         if not shape or min(shape) < 0:
             raise ValueError(f"normalized_shape must be one or more sizes, got {normalized_shape}")
-        if eps is not None:
-            checks.finite("eps", eps)
+        checks.finite("eps", eps)
         if axes is not None and tuple(axes) not in AXES:
             raise ValueError(f"axes must be (2, 3) (per channel) or (1, 2, 3) (per example), got {tuple(axes)}")
         if axes is not None and len(shape) != 1:

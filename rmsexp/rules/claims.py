@@ -78,8 +78,7 @@ class Claim:
             raise ValueError(f"the claim {self.claim!r} needs a margin, because its test is {self.test}")
         else:
             checks.positive(f"margin of the claim {self.claim!r}", self.margin)
-        if self.seeds is not None:
-            checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
+        checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -1,8 +1,11 @@
-"""Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid."""
+"""Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid.
+
+The checks of numbers let None pass: only a key whose type allows it can have it.
+"""
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 MOST = 10**12  # largest integer that an option may have by default: no machine does so many steps in a lifetime
 LARGEST_FLOAT = 3e38  # PyTorch cannot convert much larger numbers to float32
@@ -46,29 +49,30 @@ def right_key(key: str, known: Iterable[str]) -> str:
     return nearest(key, known) if written is None else f"; write {written}"
 
 
-def choice(key: str, value: str, options: Sequence[str]) -> None:
+def choice(key: str, value: str | None, options: Collection[str | None]) -> None:
     if value not in options:
-        raise ValueError(f"{key}={value} is not known{nearest(str(value), options)} (one of {', '.join(options)})")
+        known = [option for option in options if option is not None]
+        raise ValueError(f"{key}={value} is not known{nearest(str(value), known)} (one of {', '.join(known)})")
 
 
-def positive(key: str, value: float, most: float = LARGEST_FLOAT) -> None:
-    _check(0 < value < math.inf, key, "be a finite number greater than 0", value)
-    _check(value <= most, key, f"be at most {most}", value)
+def positive(key: str, value: float | None, most: float = LARGEST_FLOAT) -> None:
+    _check(value is None or 0 < value < math.inf, key, "be a finite number greater than 0", value)
+    _check(value is None or value <= most, key, f"be at most {most}", value)
 
 
-def at_least(key: str, value: float, least: float, most: int = MOST) -> None:
+def at_least(key: str, value: float | None, least: float, most: int = MOST) -> None:
     """Check that a number is at least ``least``, an integer at most ``most``, and a float in the range of float32."""
     kind, largest = ("", most) if isinstance(value, int) else ("a finite number of ", LARGEST_FLOAT)
-    _check(least <= value < math.inf, key, f"be {kind}at least {least}", value)
-    _check(value <= largest, key, f"be at most {largest}", value)
+    _check(value is None or least <= value < math.inf, key, f"be {kind}at least {least}", value)
+    _check(value is None or value <= largest, key, f"be at most {largest}", value)
 
 
-def finite(key: str, value: float) -> None:
-    _check(math.isfinite(value), key, "be a finite number", value)
+def finite(key: str, value: float | None) -> None:
+    _check(value is None or math.isfinite(value), key, "be a finite number", value)
 
 
-def fraction(key: str, value: float) -> None:
-    _check(0 < value <= 1, key, "lie in (0, 1]", value)
+def fraction(key: str, value: float | None) -> None:
+    _check(value is None or 0 < value <= 1, key, "lie in (0, 1]", value)
 
 
 def probability(key: str, value: float) -> None:
@@ -80,6 +84,6 @@ def not_empty(key: str, value: str) -> None:
         raise ValueError(f"{key} must not be empty")
 
 
-def _check(valid: bool, key: str, must: str, value: float) -> None:
+def _check(valid: bool, key: str, must: str, value: float | None) -> None:
     if not valid:
         raise ValueError(f"{key} must {must}, got {value}")

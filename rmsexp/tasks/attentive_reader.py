@@ -98,8 +98,7 @@ class DataConfig(config.DataConfig):
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.choice("data.damaged", self.damaged, ("refuse", "skip"))
         for key in ("vocabulary", "entities", "validation", "sentences"):
-            if (value := getattr(self, key)) is not None:
-                checks.at_least(f"data.{key}", value, 1)
+            checks.at_least(f"data.{key}", getattr(self, key), 1)
         self.check_options_of("name", ["cnn"], ["sentences", "damaged"])
         self.check_options_of("name", ["lambada"], ["vocabulary", "entities", "validation"])
 
@@ -128,8 +127,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         checks.at_least("model.width", self.width, 2, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
-        if self.init is not None:
-            checks.choice("model.init", self.init, [name for name in INITIALISERS if name])
+        checks.choice("model.init", self.init, tuple(INITIALISERS))
 
 
 @dataclass

@@ -79,8 +79,7 @@ class DataConfig(config.DataConfig):
         if (self.name == FOLDER) != (self.folder is not None):
             raise ValueError(f"data.name={FOLDER} and data.folder, the path of your images, need each other")
         checks.positive("data.zca_eps", self.zca_eps)
-        if self.validation is not None:
-            checks.at_least("data.validation", self.validation, 1)
+        checks.at_least("data.validation", self.validation, 1)
 
     def digest_of_own_files(self) -> str:
         return "" if self.folder is None else cifar10.digest_of_folder(config.expanded(self.folder))

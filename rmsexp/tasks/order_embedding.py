@@ -56,8 +56,7 @@ class DataConfig(config.DataConfig):
         checks.choice("data.features", self.features, tuple(KINDS))
         self.check_options_of("name", ["flickr8k", "coco"], ["features"])
         checks.at_least("data.valid_images", self.valid_images, 2)
-        if self.fold is not None:
-            checks.at_least("data.fold", self.fold, 1)
+        checks.at_least("data.fold", self.fold, 1)
 
 
 SOURCES: dict[str, Callable[[DataConfig], Source[Captions]]] = {

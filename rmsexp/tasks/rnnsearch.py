@@ -62,8 +62,7 @@ class ModelConfig:
         checks.at_least("model.embedding", self.embedding, 1, checks.LARGEST_WIDTH)
         checks.at_least("model.hidden", self.hidden, 1, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
-        if self.init is not None:
-            checks.choice("model.init", self.init, [name for name in INITIALISERS if name])
+        checks.choice("model.init", self.init, tuple(INITIALISERS))
         checks.finite("model.init_center", self.init_center)
 
 

@@ -75,8 +75,7 @@ class Config(translation.Config):
             checks.at_least(key, getattr(self, key), 1)
         if self.micro_batches != 1:
             raise ValueError("task=transformer needs micro_batches=1; accumulate is its number of micro-batches")
-        if self.batching is not None:
-            checks.choice("batching", self.batching, ("toolkit",))
+        checks.choice("batching", self.batching, (None, "toolkit"))
 
 
 class Task(TranslationTask):

@@ -130,8 +130,7 @@ class DecodingConfig:
         if self.max_length is None and self.beyond_source is None:
             raise ValueError("decoding needs a limit: set decoding.max_length or decoding.beyond_source")
         for key in ("max_length", "beyond_source"):
-            if getattr(self, key) is not None:
-                checks.at_least(f"decoding.{key}", getattr(self, key), 1, LONGEST_TRANSLATION)
+            checks.at_least(f"decoding.{key}", getattr(self, key), 1, LONGEST_TRANSLATION)
 
     def options(self, beam: int) -> SearchOptions:
         """Return the options of a search with this beam. A beam of 1 is greedy search, whatever ``search`` is."""

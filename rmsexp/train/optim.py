@@ -51,8 +51,7 @@ class AdamConfig:
         checks.probability("optim.beta2", self.beta2)
         checks.positive("optim.eps", self.eps)
         checks.choice("optim.clipping", self.clipping, tuple(CLIPPING))
-        if self.clip is not None:
-            checks.positive("optim.clip", self.clip)
+        checks.positive("optim.clip", self.clip)
 
 
 @dataclass

@@ -49,12 +49,10 @@ class Constant:
 
     def __post_init__(self) -> None:
         checks.at_least("schedule.steps", self.steps, 1)
-        if self.warmup is not None:
-            checks.at_least("schedule.warmup", self.warmup, 1)
-            if self.warmup > self.steps:
-                raise ValueError(f"schedule.warmup={self.warmup} must be at most schedule.steps={self.steps}")
-        if self.decay is not None:
-            checks.fraction("schedule.decay", self.decay)
+        checks.at_least("schedule.warmup", self.warmup, 1)
+        if self.warmup is not None and self.warmup > self.steps:
+            raise ValueError(f"schedule.warmup={self.warmup} must be at most schedule.steps={self.steps}")
+        checks.fraction("schedule.decay", self.decay)
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate at a step (from 0)."""
