@@ -15,21 +15,15 @@ from rmsexp import config
 from rmsexp.config.classes import task_class as task_class
 from rmsexp.models.recurrent import Recurrence
 from rmsexp.norms.batch import BatchNormOptions
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
-
-__all__ = [
-    "ALL",
-    "WHOLE",
-    "Dataset",
-    "Extent",
-    "MicroBatches",
-    "Objective",
-    "Target",
-    "Task",
-    "build",
-    "make",
-    "task_class",
-]
+from rmsexp.task import ALL as ALL
+from rmsexp.task import WHOLE as WHOLE
+from rmsexp.task import Dataset as Dataset
+from rmsexp.task import Extent as Extent
+from rmsexp.task import MicroBatches as MicroBatches
+from rmsexp.task import Objective as Objective
+from rmsexp.task import Target as Target
+from rmsexp.task import Task as Task
+from rmsexp.task import lacking
 
 
 def make(job: config.Job, device: torch.device) -> Any:
