@@ -21,7 +21,7 @@ LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
 Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchOptions:
     """Options of the search.
 
@@ -32,10 +32,10 @@ class SearchOptions:
     Raises: ValueError if a value is out of range.
     """
 
-    beam: int
-    normalisation: str
-    alpha: float
-    forbid_empty: bool
+    beam: int = 12
+    normalisation: str = "length"
+    alpha: float = 1.0
+    forbid_empty: bool = False
     search: str | None = None
 
     def __post_init__(self) -> None:

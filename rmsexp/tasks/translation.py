@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,27 +104,22 @@ LONGEST_LINE = 2_000  # tokens of a line to translate; the memory of attention g
 
 
 @dataclass
-class DecodingConfig:
-    """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha``, ``forbid_empty``, ``search``.
+class DecodingConfig(SearchOptions):
+    """Options of decoding, besides those of the search on test sets and in :mod:`rmsexp.translate`.
 
-    ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: beam size on the validation set.
-    ``max_length``: largest number of target tokens, or None. ``beyond_source``: largest number of tokens by which the
-    target may be longer than the source, or None. Lengths include EOS; if both are set, the smaller limit applies.
-    ``batch_size``: number of sentences that are decoded together, and of pairs in a batch of the held-out loss.
+    ``valid_beam``: beam size on the validation set. ``max_length``: largest number of target tokens, or None.
+    ``beyond_source``: largest number of tokens by which the target may be longer than the source, or None. Lengths
+    include EOS; if both are set, the smaller limit applies. ``batch_size``: number of sentences that are decoded
+    together, and of pairs in a batch of the held-out loss.
     """
 
-    beam: int = 12
     valid_beam: int = 5
-    normalisation: str = "length"
-    alpha: float = 1.0
-    forbid_empty: bool = False
     max_length: int | None = 200
     beyond_source: int | None = None
     batch_size: int = 64
-    search: str | None = None
 
     def __post_init__(self) -> None:
-        SearchOptions(self.beam, self.normalisation, self.alpha, self.forbid_empty, self.search)  # checks its options
+        super().__post_init__()
         checks.at_least("decoding.valid_beam", self.valid_beam, 1, checks.LARGEST_BEAM)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:
@@ -134,8 +129,7 @@ class DecodingConfig:
 
     def options(self, beam: int) -> SearchOptions:
         """Return the options of a search with this beam. A beam of 1 is greedy search, whatever ``search`` is."""
-        search = self.search if beam > 1 else None
-        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty, search)
+        return replace(self, beam=beam, search=self.search if beam > 1 else None)
 
     def limits(self, lengths: Tensor) -> Tensor:
         """Return the largest number of target tokens for each source length; all lengths include EOS."""
