@@ -38,6 +38,11 @@ class CaptionedImages:
     def __len__(self) -> int:
         return len(self.features)
 
+    def first(self, count: int | None) -> "CaptionedImages":
+        """Return the first ``count`` images with their captions, or all if there are fewer or ``count`` is None."""
+        features = self.features[:count]
+        return CaptionedImages(features, self.captions.first(PER_IMAGE * len(features)))
+
 
 @dataclass(frozen=True)
 class Captions:

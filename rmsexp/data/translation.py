@@ -42,10 +42,9 @@ class HeldOut:
 
     def first(self, count: int | None) -> HeldOut:
         """Return the first ``count`` pairs, or all if there are fewer or ``count`` is None."""
-        if count is None:
-            return self
-        pairs = Encoded(self.pairs.source.first(count), self.pairs.target.first(count))
-        return HeldOut(pairs, self.sources[:count], self.references[:count], self.scored[self.scored < count])
+        sources = self.sources[:count]
+        pairs = Encoded(self.pairs.source.first(len(sources)), self.pairs.target.first(len(sources)))
+        return HeldOut(pairs, sources, self.references[:count], self.scored[self.scored < len(sources)])
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class Task(TaskBase):
     def prepare(self, report: Callable[[str], None]) -> None:
         captions, data = self.source.load(report), self.config.data
         self.words, self._splits = captions.words, dict(captions.splits)
-        self._splits["valid"] = _first(self._splits["valid"], data.valid_images)
+        self._splits["valid"] = self._splits["valid"].first(data.valid_images)
         size = len(self._splits["train"])
         if self.config.batch_size >= size:
             raise ValueError(f"batch_size={self.config.batch_size} must be less than the {size} training images")
@@ -197,7 +197,7 @@ class Task(TaskBase):
 
     def scores(self, model: OrderEmbedding, split: str, examples: int | None) -> dict[str, float]:
         """Return the mean loss per matching pair, and the measures of :func:`rmsexp.metrics.retrieval.retrieval`."""
-        captions, images = self._embed(model, _first(self._splits[split], examples))
+        captions, images = self._embed(model, self._splits[split].first(examples))
         fold = self.config.data.fold if split == "test" else None
         return {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold, each)}
 
@@ -235,10 +235,3 @@ class Task(TaskBase):
 
     def _features(self, split: CaptionedImages, indices: np.ndarray) -> Tensor:
         return self.on_device([np.asarray(split.features[indices])])[0]
-
-
-def _first(split: CaptionedImages, images: int | None) -> CaptionedImages:
-    """Return the first ``images`` images of a split, with their captions; None: all."""
-    if images is None:
-        return split
-    return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))
