@@ -218,7 +218,7 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
             ) from None
     try:
         return read(folder)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError) as error:  # RuntimeError: of sentencepiece
         raise DataError(f"{folder} cannot be read ({error}).\nDelete this folder; it is then computed again.") from None
 
 

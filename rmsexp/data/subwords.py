@@ -170,13 +170,10 @@ def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: An
 
 
 def load_pieces(model: bytes) -> Any:
-    """Return the SentencePieceProcessor of a model. Raises: ValueError if the model is damaged."""
+    """Return the SentencePieceProcessor of a model. Raises: RuntimeError if the model is damaged."""
     from sentencepiece import SentencePieceProcessor
 
-    try:
-        return SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise ValueError(f"a damaged model of sentencepiece: {error}") from None
+    return SentencePieceProcessor(model_proto=model)
 
 
 def digest_of_pieces(processor: Any) -> str:

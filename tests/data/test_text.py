@@ -131,6 +131,10 @@ def test_pieces_are_longer_than_bytes_and_are_learnt_from_training_text_once(tmp
     assert all(np.array_equal(again.splits[split], first.splits[split]) for split in SPLITS)
     other = text.prepare(plain, "sentencepiece", 340, tmp_path, messages.append)
     assert (other.tokeniser.size, len(messages)) == (340, 2 * count)
+    for model in tmp_path.glob("tokens/*/model"):
+        model.write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"Delete this folder"):
+        prepared(tmp_path, "sentencepiece", plain)
 
 
 def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
