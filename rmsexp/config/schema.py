@@ -197,7 +197,8 @@ class RunConfig:
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps", "micro_batches"):
             at_least(key, getattr(self, key), 1)
         batch_size = getattr(self, "batch_size", None)
-        if batch_size is not None and self.micro_batches > max(1, batch_size):  # the task checks batch_size
+        at_least("batch_size", batch_size, 1)
+        if batch_size is not None and self.micro_batches > batch_size:
             raise ValueError(f"micro_batches={self.micro_batches} is more than batch_size={batch_size}")
         at_least("seed", self.seed, 0, LARGEST_SEED)
         not_empty("results", self.results)

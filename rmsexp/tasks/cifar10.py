@@ -104,7 +104,6 @@ class Config(config.RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.at_least("batch_size", self.batch_size, 1)
         if self.evaluation is not None and self.data.validation is None:
             raise ValueError(
                 f"evaluation={self.evaluation} needs validation images; set data.validation to their number"

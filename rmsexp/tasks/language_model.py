@@ -85,7 +85,6 @@ class Config(config.RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.at_least("batch_size", self.batch_size, 1)
         checks.at_least("context", self.context, 2)
 
 

@@ -157,6 +157,7 @@ def test_a_mistake_is_reported_in_one_line(line: str, bench: Bench, tmp_path: Pa
 MISTAKES_IN_TASKS = """
 cifar10 batch_size=8 micro_batches=9 -> micro_batches
 cifar10 micro_batches=0 -> micro_batches
+cifar10 batch_size=0 -> batch_size must be at least 1
 cifar10 evaluation=score -> evaluation
 cifar10 evaluation=scored schedule.steps=19 schedule.period=1 -> schedule.steps=19 is too few for 20 evaluations
 cifar10 evaluation=scored -> data.validation
