@@ -38,6 +38,7 @@ SIZE = 4096  # numbers per image
 FILE = "features.npy"
 REPORT_IMAGES = 5000  # images between two progress reports
 WORKERS = 2  # threads that compute features
+REMEDY = "Replace it; scale=demo needs no image files."  # for an image that cannot be read
 
 SIDE = 128  # pixels per side of the square to which the descriptor resizes an image
 CELLS, BINS = 4, 64  # cells per side of the finest grid of cells; bins of the histogram of a cell
@@ -77,11 +78,7 @@ def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
     try:
         return [(path.name, path.stat().st_size) for path in images]
     except OSError as error:
-        raise _unreadable(Path(error.filename), error) from None
-
-
-def _unreadable(path: Path | str, error: Exception) -> DataError:
-    return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no image files.")
+        raise unreadable(f"The image {error.filename}", error, REMEDY) from None
 
 
 def rgb(path: Path | str) -> Image:
@@ -96,7 +93,7 @@ def rgb(path: Path | str) -> Image:
                 raise ValueError("it has more than 8 bits per channel")
             return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # a damaged image may raise any exception
-        raise _unreadable(path, error) from None
+        raise unreadable(f"The image {path}", error, REMEDY) from None
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

@@ -42,9 +42,7 @@ class Sequences:
         tokens = np.asarray(np.memmap(folder / f"{name}.tokens", dtype=TOKEN, mode="r"))
         starts = offsets(np.fromfile(folder / f"{name}.lengths", dtype=LENGTH))
         if starts[-1] != len(tokens):
-            raise ValueError(
-                f"{name}.tokens has {len(tokens)} tokens; the lengths in {name}.lengths add up to {starts[-1]}"
-            )
+            raise ValueError(f"{name}.tokens and {name}.lengths do not match")
         return cls(tokens, starts)
 
     def save(self, folder: Path, name: str) -> None:
