@@ -83,11 +83,7 @@ class Question(Request):
     @cached_property
     def target(self) -> Any:
         """The target of the task. Raises: ConfigError if it is known only once the task has its data."""
-        recipe = self.recipe.config
-        target = getattr(classes.task_class(recipe.task, recipe._target_), "target", None)
-        if target is None:
-            raise config.ConfigError(f"task={recipe.task}: a campaign needs target as an attribute of the task's class")
-        return target
+        return classes.target_of_class(self.recipe.config)
 
     @cached_property
     def campaign(self) -> Campaign:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 import rmsexp
 from rmsexp import config
 from rmsexp.commands import launch, outcomes
-from rmsexp.config import words
+from rmsexp.config import classes, words
 from rmsexp.system import lock, process
 from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
 
@@ -135,11 +135,10 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
 
 def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
     """Return overrides for a sweeper that searches, such as Optuna's: direction of the task's target, and seed."""
-    from rmsexp.config.classes import task_class
-
     known = {word.lstrip("+").partition("=")[0] for word in overrides}
-    direction = {"min": "minimize", "max": "maximize"}[task_class(job.config.task, job.config._target_).target.mode]
-    preset = {"hydra.sweeper.direction": direction}
+    preset: dict[str, Any] = {}
+    if (key := "hydra.sweeper.direction") not in known:
+        preset[key] = {"min": "minimize", "max": "maximize"}[classes.target_of_class(job.config).mode]
     if "hydra/sweeper/sampler=grid" not in overrides:  # the only one of the plugin that draws nothing
         preset["hydra.sweeper.sampler.seed"] = job.config.seed
     return [f"{key}={value}" for key, value in preset.items() if key not in known]

@@ -123,6 +123,15 @@ def task_class(name: object, target: object = None, find: Find = imported) -> An
     return found
 
 
+def target_of_class(config: Any) -> Any:
+    """Return the target of a config's task. Raises: ConfigError if only objects of its class have it, not the class."""
+    found = getattr(task_class(config.task, config._target_), "target", None)
+    if not hasattr(found, "mode"):  # a property has none
+        needs = "a campaign or search needs target as an attribute of the task's class"
+        raise ConfigError(f"task={config.task}: {needs}")
+    return found
+
+
 def config_class(task: type) -> type:
     """Return the schema of a task's config: the class ``Config`` in the task's module. Raises: ConfigError."""
     found = vars(sys.modules[task.__module__]).get("Config")

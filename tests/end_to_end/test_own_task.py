@@ -11,7 +11,7 @@ from helpers.tasks import Main
 
 from rmsexp import compare, config
 from rmsexp.campaign import question
-from rmsexp.commands import generate, prepare, result, timing
+from rmsexp.commands import generate, prepare, result, run, timing
 from rmsexp.records import record
 from rmsexp.work import runner
 
@@ -48,13 +48,17 @@ def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path,
     assert (status["status"], status["step"]) == ("finished", 25)
 
 
-def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
+def test_campaigns_and_searches_need_the_target_of_the_class(folder: Path) -> None:
     target = 'target = tasks.Target(split="test", metric="error", mode="min", selection="valid")'
     edit(folder / "spirals.py", f"    {target}\n", "")
     before = "        self.config, self.dev"
     edit(folder / "spirals.py", before, f"        self.{target}\n{before}")
-    with pytest.raises(config.ConfigError, match="task=spirals: a campaign needs target as an attribute"):
+    with pytest.raises(config.ConfigError, match="task=spirals: a campaign or search needs target as an attribute"):
         question.read("quality", ["task=spirals", "norms=[ln,rms]", "margin=1"], "my")
+    job, direction = config.job(["task=spirals"], "my"), "hydra.sweeper.direction=minimize"
+    with pytest.raises(config.ConfigError, match="task=spirals: a campaign or search needs"):
+        run._of_search(job, [])
+    assert run._of_search(job, [direction]) == ["hydra.sweeper.sampler.seed=0"]
 
 
 def test_the_example_learns(folder: Path) -> None:
