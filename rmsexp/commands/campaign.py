@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rmsexp.campaign.question import Question
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
-ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
+ON_THIS_MACHINE = ("joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
 
 # The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; of: the number
 # of workers that share the machine's cores; worker: its number. A worker takes one run after the other by itself, so
