@@ -312,7 +312,7 @@ class Content:
 
     ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: if the file has no
     claims, that of the default ones: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
-    verdicts this one replaces, once this one is decided. ``ladder``: keys of the runs with their values, such as
+    verdicts this one replaces, once this one is decided. ``ladder``: keys of model or schedule with their values, as in
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
     score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the campaign's rules. ``pilot``:
     only with the first rules, ``{rate: R}``: each norm has a first run at rate R, before tuning.
@@ -342,6 +342,8 @@ class Content:
             raise ValueError(f"ladder: the values of {key} must be at least two, ascending, above 0")
         if uneven := [name for name, values in self.ladder.items() if len(values) != len(sizes)]:
             raise ValueError(f"ladder: {uneven[0]} must have as many values as {key}, which has {len(sizes)}")
+        if others := [name for name in self.ladder if not name.startswith(("model.", "schedule."))]:
+            raise ValueError(f"ladder: {others[0]} must be a key of model or schedule, such as schedule.steps")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 

@@ -102,7 +102,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder: schedule.warmup"),
-    ([], ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "batch_size": [1, 2]}}, "batch_size"),
+    ([], ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "batch_size": [1, 2]}}, "ladder: batch_size"),
     ([], ANY_STEPS | {"ladder": {"schedule.steps": [20, 40], "schedule.stops": [1, 2]}}, "schedule.stops"),
     ([], {"ladder": {"schedule.steps": [20, 40]}}, "schedule.steps=20"),
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
