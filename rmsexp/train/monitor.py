@@ -46,7 +46,7 @@ class Seen:
             "mean_over_spread": math.sqrt(of_mean / spread) if spread > 0 else None,
             "cosine": cosine,
             "saturated": saturated / values if values else None,
-            "gradient": math.sqrt(float(sum(self.gradients))),
+            "gradient": math.sqrt(float(sum(self.gradients))) if self.gradients else None,
             "gain_spread": None if gain is None else float(gain.detach().double().std(correction=0)),
         }
 

@@ -76,6 +76,8 @@ def test_arguments_may_be_given_by_position_or_name(call: Any, tmp_path: Path) -
     norm, x = norms.RMS(name="rms").value("a", 4), torch.randn(2, 3, 4, requires_grad=True)
     mask = torch.tensor([[True, True, False], [True, False, False]])
     (found,) = Monitor(norm, tmp_path, -1).observe(lambda: call(norm, x, mask).sum()).values()
+    (apart,) = Monitor(norm, tmp_path, -1).observe(lambda: call(norm, x.detach(), mask).sum()).values()
+    assert apart == found | {"gradient": None}  # the input needs none
     assert found["rms"] == pytest.approx(float(x.detach()[mask].square().mean().sqrt()))
 
 
