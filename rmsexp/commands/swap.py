@@ -110,7 +110,7 @@ class UserModel:
         optimiser = torch.optim.AdamW(model.parameters(), lr=self.lr)
 
         def step(batch: Any) -> Tensor:
-            keywords, several = isinstance(batch, Mapping), isinstance(batch, list)
+            keywords, several = isinstance(batch, Mapping), isinstance(batch, tuple | list)
             loss = self._loss(model(**batch) if keywords else model(*batch) if several else model(batch), batch)
             loss.backward()
             optimiser.step()
@@ -138,11 +138,14 @@ class UserModel:
 
 
 def _moved(batch: Any, device: str) -> Any:
+    if hasattr(batch, "to"):  # a tensor, or such as a BatchEncoding of transformers
+        return batch.to(device)
     if isinstance(batch, Mapping):
         return {key: _moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return [_moved(value, device) for value in batch]
-    return batch.to(device) if hasattr(batch, "to") else batch
+        moved = [_moved(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else moved  # a NamedTuple keeps its names
+    return batch
 
 
 @dataclass(frozen=True)

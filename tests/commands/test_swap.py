@@ -1,6 +1,7 @@
 """``python -m rmsexp.swap``: what another norm would change in a model of one's own."""
 
 import pickle
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,12 @@ def test_every_step_is_in_the_mean_of_a_row() -> None:
     recorder: Any = SimpleNamespace(log=lambda step, loss: logged.append((step, loss)))
     swap._train(own, torch.tensor, recorder, 0, 205)
     assert logged[-2:] == [(204, 202.5), (205, 204.0)]
+
+
+def test_a_loss_gets_the_batch_with_its_names() -> None:
+    pair = namedtuple("pair", ("x", "label"))
+    own: Any = SimpleNamespace(batch=lambda step: pair(torch.ones(2), [step]), device="cpu")
+    assert swap.UserModel.on_device(own, 3).label == [3]
 
 
 @pytest.mark.parametrize(
