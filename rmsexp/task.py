@@ -94,7 +94,8 @@ class Objective:
 class MicroBatches(list[Any]):
     """All or some micro-batches of a step. ``weights``: of all micro-batches of the step, in order, listed here or not.
 
-    The objective of the step is the mean of all its micro-batches' objectives with these weights.
+    The objective of the step is the mean of all its micro-batches' objectives with these weights. That of a micro-batch
+    of weight 0, for example without predictions, must be finite.
     """
 
     def __init__(self, batches: Iterable[Any], weights: Sequence[int]) -> None:

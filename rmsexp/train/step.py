@@ -1,6 +1,7 @@
 """One training step, for the training loop and for step timing."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -231,7 +232,7 @@ class Stepper:
         for micro, batch in self._numbered(batches):
             with part("forward"):
                 objective = self._objective(step, micro, batch, held)
-                loss = objective.loss / (sum(weights) / weights[micro])
+                loss = objective.loss / (sum(weights) / weights[micro] if weights[micro] else math.inf)
             with part("backward"):
                 loss.backward()
             self._sums.add(micro, _values(loss, objective), objective, self.task.examples(batch))

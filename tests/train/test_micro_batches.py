@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.slopes import slopes_trainer
 from helpers.tasks import task_and_model
 from helpers.translation_tasks import tiny
 from torch import Tensor
 
+from rmsexp.task import MicroBatches
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.step import Stepper
 
@@ -109,6 +111,13 @@ def test_the_last_batch_of_an_epoch_may_have_fewer_examples_than_micro_batches(w
     batches = task.batches(int(task.steps_per_epoch) - 1)
     assert batches.weights == [1, 1]
     assert [task.examples(batch) for batch in batches] == [1, 1]
+
+
+def test_a_micro_batch_of_weight_0_adds_nothing(tmp_path: Path) -> None:
+    trainer, _ = slopes_trainer([[[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]], tmp_path, model := torch.nn.Linear(3, 1))
+    trainer.task.batches = lambda step: MicroBatches(trainer.task.steps[step], [5, 0])
+    trainer.run()
+    assert model.weight.tolist() == [[-1.0, -2.0, -3.0]]
 
 
 def test_the_values_of_a_step_in_bfloat16_are_close_to_those_in_float32(words: dict[str, list[str]]) -> None:
