@@ -13,7 +13,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic
 from rmsexp.system.command_line import ReportedError, command
-from rmsexp.work import cost
+from rmsexp.work.worker import trial
 
 
 def print_plan(asked: Asked) -> None:
@@ -27,7 +27,7 @@ def print_plan(asked: Asked) -> None:
         for job in [] if several else jobs:
             print(f"  {name:5} {plan.states[job]:13}{job.folder}")
 
-    terminal().print(stage_table(plan.progress(asked.results, partial(cost.trial, asked))))
+    terminal().print(stage_table(plan.progress(asked.results, partial(trial, asked))))
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():

@@ -159,6 +159,7 @@ class Trainer:
 
     ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
     does. ``pauses``: whether training waits, before each logging interval, while another process measures times.
+    ``evaluates``: whether the model is evaluated.
 
     Several processes take the same steps, and process 0 alone has a writer. A signal to any of them stops all after the
     same step. If one is lost, process 0 saves the last complete step, unless it computes on a GPU.
@@ -174,12 +175,13 @@ class Trainer:
         contention: Contention,
         display: ProgressDisplay,
         pauses: bool = False,
+        evaluates: bool = True,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.config, self.state, self.clock = stepper.config, state, clock
         self._stepper, self._writer, self._contention = stepper, writer, contention
         self._group, self._interrupt = stepper.group, stepper.group.interrupt
-        self._display, self._pauses = display, pauses
+        self._display, self._pauses, self._evaluates = display, pauses, evaluates
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
         self._monitor: monitor.Monitor | None = None
@@ -215,7 +217,7 @@ class Trainer:
                 done = state.step >= config.max_steps
                 if state.pending and (done or state.step % config.log_every == 0):
                     self._log()
-                extents = evaluated_at(config, state.step, done)
+                extents = evaluated_at(config, state.step, done) if self._evaluates else []
                 if state.evaluated < state.step and extents:
                     self._evaluate(extents)
                 if done or (state.step and state.step % config.checkpoint_every == 0):

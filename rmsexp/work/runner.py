@@ -61,13 +61,14 @@ class Conditions:
 
     ``n_jobs``: the number of runs that share the machine. ``pauses``: whether it waits while another process
     measures there. ``group``: the processes of the run, of which this is process 0; None: it is the only one.
-    ``quiet``: whether no progress is shown; warnings are.
+    ``quiet``: whether no progress is shown; warnings are. ``evaluates``: whether the run is evaluated.
     """
 
     n_jobs: int = 1
     pauses: bool = False
     group: Alone | None = None
     quiet: bool = False
+    evaluates: bool = True
 
 
 ALONE = Conditions()
@@ -204,8 +205,8 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))
         writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
-        pauses = conditions.pauses
-        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pauses=pauses)
+        how = {"pauses": conditions.pauses, "evaluates": conditions.evaluates}
+        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, **how)
         status: Status = "failed"
         error = None
         try:

@@ -10,7 +10,7 @@ from rmsexp.campaign import progress
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.records import record
 from rmsexp.records.states import Run
-from rmsexp.work import cost, runner
+from rmsexp.work import runner, worker
 
 
 def test_estimates_are_means_of_finished_runs(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_estimates_are_means_of_finished_runs(tmp_path: Path) -> None:
     assert seconds([left[6]], finished | {Job("final", "ln", 1e-3, 0, ""): 50.0}) == [50]
 
 
-def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_trial_leaves_nothing_behind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is done in a hidden folder of the campaign, and is removed afterwards."""
     asked, folders = ask(tmp_path), list[Path]()
     asked = replace(asked, words=(*asked.words, "logger=tensorboard"))
@@ -55,11 +55,13 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
         folders.append(job.folder)  # type: ignore[attr-defined]
         assert job.config.logger.tensorboard is None  # type: ignore[attr-defined]
         assert list(record.find_runs(asked.results)) == []
+        assert {row["split"] for row in record.RunFolder(job.folder).read_metrics()[0]} == {"train"}  # type: ignore[attr-defined]
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "execute", execute)
-        found = cost.trial(asked, Job("tune", "rms", 1e-3, 0, ""))
+        found = worker.trial(asked, Job("tune", "rms", 1e-3, 0, ""))
     assert 0 < found < 60
+    assert capfd.readouterr() == ("", "trying 20 steps of rms, to estimate the time of training\n")
     assert str(folders[0]).startswith(f"{asked.folder}/.trial-")
     assert list(asked.folder.iterdir()) == []

@@ -21,7 +21,6 @@ from rmsexp.config import identity
 from rmsexp.records import record
 from rmsexp.report.tables import formats
 from rmsexp.system import clock
-from rmsexp.work import cost
 
 SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
 
@@ -158,7 +157,7 @@ def test_a_plan_of_all_items_has_a_line_for_each(
             return None
         return 1800.0
 
-    monkeypatch.setattr(cost, "trial", trial)
+    monkeypatch.setattr(summary, "trial", trial)
     summary.print_plan(ask(tmp_path, "paper"))
     out = capsys.readouterr().out.splitlines()
     assert len(tried) == len(set(tried)) == 8

@@ -22,7 +22,6 @@ from rmsexp.report.plots import style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import seeds
-from rmsexp.work import cost
 
 pytestmark = pytest.mark.usefixtures("quick_folders")
 
@@ -163,7 +162,7 @@ def test_a_plan_before_any_run(
     """6 runs of tuning are planned, 8 more follow, then 4 final ones, each of which takes 2 hours."""
     asked = ask(tmp_path)
     tried = list[Job]()
-    monkeypatch.setattr(cost, "trial", lambda _, job: (tried.append(job), 7200.0)[1])
+    monkeypatch.setattr(summary, "trial", lambda _, job: (tried.append(job), 7200.0)[1])
     summary.print_plan(asked)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{asked.folder.name}: Is RMSNorm as good as LayerNorm?"
@@ -201,7 +200,7 @@ def test_a_plan_after_all_runs_and_verdicts_with_units(
     monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "x"})
     asked.register()
     do(asked, recall)
-    monkeypatch.setattr(cost, "trial", lambda *_: pytest.fail("a trial"))
+    monkeypatch.setattr(summary, "trial", lambda *_: pytest.fail("a trial"))
     summary.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert ["tune", "14", "0", "23:20", "0:00"] in [line.split() for line in out]  # 100 s each
