@@ -44,7 +44,7 @@ AREAS = {
     "norms": (12, r"norms/\w+\.py"),
     "models": (10, r"models/\w+\.py"),
     "loop": (8, r"(train/(loop|step|optim|schedule|randomness|device)|system/clock)\.py"),
-    "checkpoint": (6, r"(train/(checkpoint|interrupt)|records/record|work/runner)\.py"),
+    "checkpoint": (6, r"(train/checkpoint|system/process|records/record|work/runner)\.py"),
     "statistics": (6, r"(rules/\w+|records/frames/(statistics|curves)|report/tables/\w+)\.py"),
     "campaigns": (5, r"(campaign/\w+|system/lock|records/states)\.py"),
     "timing": (5, r"(train/contention|measure/\w+|records/frames/(time_states|timing_records))\.py"),

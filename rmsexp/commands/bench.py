@@ -22,8 +22,8 @@ from rmsexp import config
 from rmsexp.measure.options import FEWEST_BENCH_ROUNDS, SHAPES
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.report.tables import markup
-from rmsexp.system import atomic
-from rmsexp.system.command_line import Parser, ReportedError, entry_point, inform, number, recorded, report, value_word
+from rmsexp.system import atomic, process
+from rmsexp.system.command_line import Parser, ReportedError, entry_point, inform, number, recorded, value_word
 
 FILE = "bench.json"
 DTYPES = ("float32", "float64", "bfloat16")
@@ -33,14 +33,8 @@ DTYPES = ("float32", "float64", "bfloat16")
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = parse(words)
-    from rmsexp.train.interrupt import Interrupt, Interrupted
-
-    try:
-        with Interrupt().install():
-            run(arguments, recorded(["python", "-m", "rmsexp.bench", *words]))
-    except Interrupted as error:
-        report(error)
-        return 128 + error.signum
+    with process.Interrupt().install():
+        run(arguments, recorded(["python", "-m", "rmsexp.bench", *words]))
     return 0
 
 

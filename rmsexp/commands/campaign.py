@@ -169,9 +169,10 @@ def _work(asked: Asked, of: int = 1, label: str = "") -> int:
     signum = worker.work()
     failed = len(worker.failed)
     try:
-        for timing in [] if failed else asked.timings():
-            if signum is None:
-                signum = _measure(timing, tell, typed)
+        for timing in asked.timings() if signum is None and not failed else []:
+            _measure(timing, tell, typed)
+    except process.Interrupted as stop:
+        signum = stop.signum
     except REPORTED as error:  # no claim depends on times
         report(error)
         return getattr(error, "exit_status", 1)
@@ -183,23 +184,17 @@ def _work(asked: Asked, of: int = 1, label: str = "") -> int:
     return int(failed > 0)
 
 
-def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]) -> int | None:
+def _measure(timing: Timing, tell: Callable[[str], None], typed: Sequence[str]) -> None:
     """Time the steps and write the record, unless another worker is doing so or has done so.
 
-    Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the processes
-    that have measured, and the timing is left to the next command. ``typed``: the command line, for the record.
+    If it is stopped or fails, the record has the processes that have measured, and the timing is left to the next
+    command. ``typed``: the command line, for the record.
 
-    Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
+    Raises: Interrupted or ProcessError as :func:`rmsexp.measure.processes.record`.
     """
     from rmsexp.measure import processes
-    from rmsexp.records.frames import timing_records
+    from rmsexp.records.frames.timing_records import FILE
 
     with suppress(RunLockedError), Lock(timing.folder / ".timing.lock", timing.folder).held():
         if timing.is_left():
-
-            def show(folder: Path) -> None:
-                report(f"timing  {folder / timing_records.FILE}")
-
-            stop = processes.record(timing.jobs, timing.options, report, typed, show)
-            return None if stop is None else stop.signum
-    return None
+            processes.record(timing.jobs, timing.options, tell, typed, lambda folder: tell(f"timing  {folder / FILE}"))

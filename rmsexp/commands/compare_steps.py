@@ -16,7 +16,7 @@ from rmsexp.measure.new_process import without_main
 from rmsexp.measure.own_steps import HERE, Maker, OwnSteps
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup, savings
-from rmsexp.system import atomic, readers
+from rmsexp.system import atomic, process, readers
 from rmsexp.system.command_line import ConfigError, inform
 from rmsexp.system.machine_lock import Report
 from rmsexp.train.device import available
@@ -106,8 +106,10 @@ def compare_steps(
         found.append(StepTimes.read(folder))
         found[0].write_table()
 
-    if measuring.record(own, options, report, ["rmsexp.compare_steps"], show) is not None:
-        raise KeyboardInterrupt
+    try:
+        measuring.record(own, options, report, ["rmsexp.compare_steps"], show)
+    except process.Interrupted:
+        raise KeyboardInterrupt from None
     return found[0]
 
 

@@ -20,11 +20,10 @@ from rmsexp.measure import own_steps, steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget
 from rmsexp.records.frames import comparable, timing_records
-from rmsexp.system import atomic
+from rmsexp.system import atomic, process
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
-from rmsexp.train.interrupt import Interrupt, Interrupted
 
 Timed = Job | own_steps.OwnSteps
 
@@ -35,8 +34,8 @@ def record(
     report: Report,
     typed: Sequence[str],
     show: Callable[[Path], object],
-) -> Interrupted | None:
-    """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
+) -> None:
+    """Time the jobs (:func:`measure`) and write the record.
 
     Data that are not prepared yet, which may take minutes, are prepared before, and are not part of the budget.
     If it is stopped or fails, the record has the processes that have measured; without any, there is no record.
@@ -45,24 +44,21 @@ def record(
         typed: the words of the command line, for the record.
         show: is called with the folder of the record.
 
-    Raises: as :func:`measure`; OSError if the record cannot be written.
+    Raises: as :func:`measure`; Interrupted if a signal stops it; OSError if the record cannot be written.
     """
     first = next(iter(jobs.values()))
     setting = first.setting_folder
     atomic.make_writable(setting / timing_records.FOLDER)  # before measuring
     content = None
     try:
-        with Interrupt().install():
+        with process.Interrupt().install():
             if isinstance(first, Job):
                 tasks.make(first, torch.device("cpu")).prepare(report)
             for content in measure(jobs, options, report):  # noqa: B007
                 pass
-    except Interrupted as stop:
-        return stop
     finally:  # also after an error
         if content is not None:
             show(timing_records.write(content, setting, typed))
-    return None
 
 
 def measure(

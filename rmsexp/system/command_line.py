@@ -95,8 +95,9 @@ def entry_point(main: Callable[..., int]) -> Callable[..., int]:
 
     ``main``: gets the words of the command line, or None for those of the process, and returns the exit status.
 
-    The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
-    neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
+    The status is 2 for a mistake on the command line, 1 if the command fails, and 128 plus the number of a signal
+    that stops it, so 130 after Ctrl-C. Errors that are neither ReportedError, ValueError nor OSError, nor about memory,
+    are mistakes in the program; they are not caught.
     """
 
     @functools.wraps(main)
@@ -120,6 +121,9 @@ def entry_point(main: Callable[..., int]) -> Callable[..., int]:
                 raise
             report(message)
             return 1
+        except process.Interrupted as stop:
+            report(stop)
+            return 128 + stop.signum
         except KeyboardInterrupt:
             report("interrupted")
             return 130

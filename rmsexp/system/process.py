@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
@@ -113,8 +113,51 @@ def handling(handler: Handler, signals: Iterable[signal.Signals]) -> Iterator[No
             signal.signal(number, earlier)
 
 
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
+class Interrupted(BaseException):
+    """A signal asked the process to stop. ``signum``: the signal's number; the exit status is 128 + signum.
+
+    Like KeyboardInterrupt this is no Exception, so that no library's ``except Exception`` discards it.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Interrupt:
+    """While installed, the first stopping signal raises :class:`Interrupted`: at once, or after :meth:`deferred`.
+
+    The signals are those of :func:`stopping_signals`. Further ones are ignored, as most come twice: from a terminal and
+    from the process of a sweep or torchrun, from the shell and the kernel when a terminal is closed, from timeout(1)
+    and SLURM to a process and to its group. ``received``: the number of the signal, or None.
+    """
+
+    def __init__(self) -> None:
+        self._deferred = 0
+        self.received: int | None = None
+
+    def install(self) -> AbstractContextManager[None]:
+        return handling(self._handle, stopping_signals())
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delay the exception for a signal to the end of the outermost such context."""
+        self._deferred += 1
+        try:
+            yield
+        finally:
+            self._deferred -= 1
+        if self.received is not None and not self._deferred:
+            raise Interrupted(self.received)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.received is None:
+            self.received = signum
+            if not self._deferred:
+                raise Interrupted(signum)
+
+
+def ending_on_signals() -> AbstractContextManager[None]:
     """Let the signals that stop a run end the process inside the context, by SystemExit, so that it can clean up.
 
     Signals for which there is a handler are left to it.
@@ -123,8 +166,7 @@ def ending_on_signals() -> Iterator[None]:
     def end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise SystemExit(128 + signum)
 
-    with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
-        yield
+    return handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))])
 
 
 # --- worker processes

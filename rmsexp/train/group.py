@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_map_only
 from rmsexp.system import process
 from rmsexp.system.clock import Stopwatch, span
 from rmsexp.system.command_line import ReportedError
-from rmsexp.train.interrupt import Interrupt, Interrupted
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # torch.distributed does not export it to type checkers
@@ -63,7 +62,7 @@ class Alone:
     stop: int | None = None
 
     def __init__(self) -> None:
-        self.interrupt = Interrupt()
+        self.interrupt = process.Interrupt()
         self.facts: dict[str, Any] = {}
         self.is_restarted = process.is_started_again("TORCHELASTIC")
 
@@ -90,7 +89,7 @@ class Group(Alone):
         self.rank, self.size = process.rank_and_size()
         self.chosen = slice(self.rank, None, self.size)
         self.device = device
-        self.interrupt = Interrupt()
+        self.interrupt = process.Interrupt()
         self._store, self._has_announced = store, False
         hosts = sorted(set(self.gather(platform.node())))
         self.facts = {"world_size": self.size, "backend": str(dist.get_backend()), "hosts": hosts}
@@ -234,7 +233,7 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         results.append(function(item))
     for signum in group.gather(stop):
         if signum is not None:
-            raise Interrupted(signum)
+            raise process.Interrupted(signum)
     return group.interleaved(results, len(items))
 
 

@@ -16,14 +16,13 @@ from torch.utils._pytree import tree_map_only
 
 from rmsexp.config import score
 from rmsexp.records import record
-from rmsexp.system import atomic
+from rmsexp.system import atomic, process
 from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import pause
 from rmsexp.task import SAMPLE, WHOLE, Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint, monitor, provenance
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import LostError
-from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise
 from rmsexp.train.writer import Writer
@@ -227,7 +226,7 @@ class Trainer:
                 if self._pauses:
                     pause(self._display.report)
                 self._train_to(self._next_edge())
-        except Interrupted:
+        except process.Interrupted:
             with self._interrupt.deferred():
                 self._collect()
                 self._checkpoint()
@@ -275,7 +274,7 @@ class Trainer:
             self._recent.append(self._update(self.state.step, batches))
         self.state.step += 1
         if self._group.stop is not None:
-            raise Interrupted(self._group.stop)
+            raise process.Interrupted(self._group.stop)
 
     def _batches(self, step: int) -> MicroBatches:
         chosen = [self._group.chosen] if self._group.size > 1 else []  # a task of the user may always return all

@@ -26,7 +26,6 @@ from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.group import Alone, Group, joined
-from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore, share_start
 from rmsexp.train.progress import Failures, ProgressDisplay, logged
 from rmsexp.train.step import Stepper
@@ -154,7 +153,7 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
             if not had_ended:  # a finished run stays so until it goes on, even after SIGKILL
                 writer.write_status("running")
             outcome = _run(job, past, writer, group, conditions)
-    except Interrupted as stop:
+    except process.Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
@@ -214,7 +213,7 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
             status = "finished"
         except Diverged as divergence:
             status, error = "diverged", str(divergence)
-        except Interrupted:
+        except process.Interrupted:
             status = "interrupted"
             raise
         finally:
@@ -327,7 +326,7 @@ def _follow(job: config.Job, group: Group) -> Outcome:
             return Outcome("finished", trainer.state.step)
     except Diverged as divergence:
         return Outcome("diverged", divergence.step, str(divergence))
-    except Interrupted as stop:
+    except process.Interrupted as stop:
         return Outcome("interrupted", 0, str(stop), stop.signum)
     except Exception as error:
         if not isinstance(error, EXPECTED):

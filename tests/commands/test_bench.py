@@ -15,7 +15,7 @@ from rmsexp.measure import interleaved, layers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.report.plots import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
-from rmsexp.train.interrupt import Interrupted
+from rmsexp.system.process import Interrupted
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import savings
 from rmsexp.rules.ratios import over_processes, paired_ratio
 from rmsexp.system import readers
-from rmsexp.train.interrupt import Interrupted
+from rmsexp.system.process import Interrupted
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 

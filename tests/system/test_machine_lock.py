@@ -20,7 +20,7 @@ from rmsexp.measure import layers
 from rmsexp.system import clock, machine_lock
 from rmsexp.system.lock import is_locked
 from rmsexp.system.machine_lock import NAME, measuring, pause
-from rmsexp.train.interrupt import Interrupted
+from rmsexp.system.process import Interrupted
 from rmsexp.train.progress import ProgressDisplay
 
 PAUSED = ["paused while another process measures on this machine; goes on when that ends", "going on"]

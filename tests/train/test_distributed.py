@@ -22,10 +22,10 @@ from rmsexp.commands import run
 from rmsexp.data import text
 from rmsexp.records import record
 from rmsexp.system import process
+from rmsexp.system.process import Interrupt, Interrupted
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
 from rmsexp.train.group import Group, each
-from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.work import runner
 
 

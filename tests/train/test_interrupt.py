@@ -13,9 +13,9 @@ from helpers.records import make_row
 
 from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
 from rmsexp.records import record
+from rmsexp.system.process import Interrupt, Interrupted
 from rmsexp.train import loggers
 from rmsexp.train.checkpoint import Identity
-from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.progress import LOG, Failures, ProgressDisplay, logged
 from rmsexp.train.writer import Writer
 

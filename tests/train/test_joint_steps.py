@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from rmsexp.records import record
 from rmsexp.system.clock import BUCKETS, Clock
 from rmsexp.system.command_line import ConfigError, ReportedError
+from rmsexp.system.process import Interrupt
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import Group, LostError, meet
-from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
 
