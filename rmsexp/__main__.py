@@ -18,9 +18,8 @@ COMMANDS = (
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv``, by default that of the process, and return its exit status."""
-    words = sys.argv[1:] if argv is None else list(argv)
+def main(words: Sequence[str]) -> int:
+    """Run the command line ``words``, by default that of the process, and return its exit status."""
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         from rmsexp.commands import run
 

@@ -25,7 +25,7 @@ HEADING_WIDTH = 9  # characters to which column headings are wrapped
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "layers", "bleu", "hidden_stats"):

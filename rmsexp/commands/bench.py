@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
+def main(words: Sequence[str]) -> int:
     arguments = parse(words)
     with process.Interrupt().install():
         run(arguments, recorded(["python", "-m", "rmsexp.bench", *words]))
@@ -74,10 +72,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace, command: str) -> None:
-    """Measure all shapes and print their tables; write the record, tables and figures to a new folder, and print where.
-
-    If the measuring fails or is stopped, the finished tables are written.
-    """
+    """Measure all shapes and print their tables; write record, tables and figures to a new folder, and print where."""
     import torch
 
     from rmsexp.measure import layers

@@ -54,7 +54,7 @@ ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     if arguments.name == "check":
         from rmsexp.commands import summary
@@ -142,7 +142,7 @@ def _worker(composed: DictConfig) -> None:
             report(error)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m rmsexp.campaign", description=__doc__)
     known = ", ".join([*config.options("campaign"), *sorted(config.options("item"), key=len), "paper"])
     parser.add_argument("name", metavar="NAME", help=f"one of {known}, or your own campaign")

@@ -11,7 +11,7 @@ MOST_TOKENS = 1_000_000
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the prompt and its continuation to standard output."""
     parser = Parser(prog="python -m rmsexp.generate", description=__doc__)
     add_model_arguments(parser, "results/language_model/demo/rms/seed0")

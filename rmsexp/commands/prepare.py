@@ -12,7 +12,7 @@ from rmsexp.system.command_line import Parser, entry_point
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.prepare", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="a choice or value of a run's config")
     parser.add_config_dir()

@@ -135,7 +135,7 @@ def _write_setting(job: tuple[Path, Records, pd.DataFrame, Path]) -> SettingRepo
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.report", description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="+", help="root folder of all records, or any folder below it; or several"

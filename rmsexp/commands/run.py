@@ -3,7 +3,6 @@
 import argparse
 import math
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -26,13 +25,13 @@ QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progr
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Do the runs of a command line and return its exit status.
 
     The status is 0 if all runs have finished or diverged, 1 if one failed, cannot be written or is locked by another
     process, 2 for a mistake on the command line, and 130, 143, 129 or 140 after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2.
     """
-    arguments = parse(sys.argv[1:] if argv is None else argv)
+    arguments = parse(argv)
     if arguments.version:
         print(f"rmsexp {rmsexp.__version__} (torch {version('torch')}, hydra-core {version('hydra-core')})")
         return 0

@@ -28,7 +28,7 @@ STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "ma
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.status", description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="root folder of all records; default: results"
@@ -113,10 +113,7 @@ def stage_table(stages: Sequence[Stage]) -> Table:
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
-    """Yield a heading and a table of the runs in a state, nothing if there are none.
-
-    The last column is the time left if they are running, else the reason.
-    """
+    """Yield a heading and a table of the runs in a state, nothing if there are none."""
     runs = [run for run in overview.runs if run.state == state]
     if not runs:
         return

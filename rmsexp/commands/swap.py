@@ -351,7 +351,7 @@ def _train(own: UserModel, step: Callable[[Any], Tensor], recorder: Recorder, se
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.swap", description=__doc__)
     parser.add_argument("model", metavar="MODULE:MODEL", help="returns a new model each time")
     parser.add_argument("--batch", metavar="MODULE:BATCH", required=True, help="returns the batch of a step")

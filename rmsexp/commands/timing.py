@@ -19,7 +19,6 @@ later compared with that, to find out whether something slowed them down.
 
 import itertools
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +44,8 @@ class Options:
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else argv
-    if list(words) == CALIBRATE:
+def main(words: Sequence[str]) -> int:
+    if words == CALIBRATE:
         from rmsexp.measure import calibration
 
         print(*calibration.calibrate(inform), sep="\n")

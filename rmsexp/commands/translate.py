@@ -9,7 +9,7 @@ from rmsexp.system.command_line import Parser, add_model_arguments, entry_point,
 
 
 @entry_point
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Translate the lines of standard input, and write one line for each to standard output."""
     parser = Parser(prog="python -m rmsexp.translate", description=__doc__)
     add_model_arguments(parser, "results/transformer/demo/rms/seed0")

@@ -93,7 +93,7 @@ def add_own_classes(parser: Parser) -> None:
 def entry_point(main: Callable[..., int]) -> Callable[..., int]:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
 
-    ``main``: gets the words of the command line, or None for those of the process, and returns the exit status.
+    ``main``: gets the list of words of the command line, by default that of the process, and returns the exit status.
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 128 plus the number of a signal
     that stops it, so 130 after Ctrl-C. Errors that are neither ReportedError, ValueError nor OSError, nor about memory,
@@ -106,7 +106,7 @@ def entry_point(main: Callable[..., int]) -> Callable[..., int]:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C raises KeyboardInterrupt from now on
         try:
-            status = main(argv)
+            status = main(sys.argv[1:] if argv is None else list(argv))
             sys.stdout.flush()
             return status
         except BrokenPipeError:
