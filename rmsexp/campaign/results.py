@@ -87,9 +87,7 @@ class Campaign(CampaignFile):
     def _result(self, job: Job, problems: list[str]) -> Result:
         files = record.RunFolder(self.root / job.folder)
         try:
-            if not files.run_path.exists():
-                return Result("missing")
-            return self._read(files, job)
+            return self._read(files, job) if files.run_path.exists() else Result("missing")
         except DAMAGE as error:
             problems.append(f"{files.path}: {error!r}")
             return Result("missing")
@@ -176,10 +174,7 @@ class Campaign(CampaignFile):
 
     @cached_property
     def validation(self) -> ByRate:
-        """The validation scores of the tuning runs that ended, of each arm that is tuned; NaN for diverged runs.
-
-        With a ladder these are the arms with its first and its last values.
-        """
+        """The validation scores of the tuning runs that ended, of each arm that is tuned; NaN for diverged runs."""
         return self._by_rate("tune", [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))])
 
     @cached_property

@@ -124,10 +124,7 @@ class InterleavedTimer:
         ]
 
     def _next_block(self) -> tuple[int, list[MicroBatches], float]:
-        """Return the next block: the number of its first step, its batches, and the seconds per step for loading them.
-
-        The first step of a block is an untimed warm-up; its batch is among those that are returned.
-        """
+        """Return the next block: the number of its first step, its batches, and seconds per step for loading them."""
         first, watch = self._next_step, Stopwatch()
         self._next_step += 1 + self.steps_per_block
         batches = [self._batches(step) for step in range(first, self._next_step)]

@@ -45,7 +45,6 @@ def measure(
     """Time the jobs in this process, and return what the record has from it.
 
     Args:
-        jobs: the jobs, by series: the norm's name with its changed options.
         number: the number of this process, from 0 on, among those that measure the same jobs. The first one also
             measures the parts of a step and its peak memory, after the rounds.
         order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
@@ -103,10 +102,7 @@ def take_times(made: Contestants, options: TimingConfig, number: int, budget: Bu
 
 
 def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: int) -> Contestants:
-    """Make a model and an optimiser for each job; all use the batches of the first job's task.
-
-    ``order_seed``: the seed of the orders in rounds.
-    """
+    """Make a model and an optimiser for each job; all use the batches of the first job's task."""
     steppers = {name: make_stepper(job, device, lambda _: None) for name, job in jobs.items()}
     impls = {name: impl_of(job.norm, steppers[name].model) for name, job in jobs.items()}
     workloads = {name: provenance.workload(job) for name, job in jobs.items()}

@@ -62,9 +62,8 @@ def save_best(folder: Path, payload: Payload) -> None:
 def load(folder: Path, identity: Identity, use: Callable[[Payload], T]) -> tuple[T | None, list[str]]:
     """Return ``use(payload)`` for the newest checkpoint that can be used, or None without checkpoints; and warnings.
 
-    The checkpoints are ``last.pt`` and, older, ``previous.pt``. If only ``last.pt`` cannot be used, it is renamed to
-    ``damaged.pt``; otherwise the next :func:`save` would replace ``previous.pt`` by it. The warnings say why it cannot
-    be used.
+    If only ``last.pt`` cannot be used, it is renamed to ``damaged.pt``; otherwise the next :func:`save` would replace
+    ``previous.pt`` by it. The warnings say why it cannot be used.
 
     ``identity``: that of the run. ``use`` raises an exception in ``UNFIT`` if the checkpoint does not fit the run.
 
