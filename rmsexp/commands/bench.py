@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config
-from rmsexp.measure.options import FEWEST_BENCH_ROUNDS, SHAPES
+from rmsexp.config.timing import FEWEST_BENCH_ROUNDS, SHAPES, TRIAD
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic, process
@@ -141,5 +141,5 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[dict[str, A
     for passes in dict.fromkeys(case["passes"] for case in measured):
         panels = [case for case in measured if case["passes"] == passes]
         canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
-    if any(bench.TRIAD in case["seconds"] for case in measured):
+    if any(TRIAD in case["seconds"] for case in measured):
         canvas.write(bench.draw_bandwidth(measured, notes), folder / "bandwidth")

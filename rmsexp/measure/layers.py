@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import norms
+from rmsexp.config.timing import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, MOVED, TRIAD, TRIAD_MOVED
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, MOVED, TRIAD, TRIAD_MOVED
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import IMPLS

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from rmsexp.config.timing import TimingConfig
+from rmsexp.config.timing import Budget, TimingConfig
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.layers import NO_BATCHES
-from rmsexp.measure.options import Budget
 from rmsexp.measure.steps import Contestants, in_order, take_times
 from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset, MicroBatches

@@ -11,8 +11,8 @@ import pytest
 from helpers.cases import some
 
 from rmsexp.commands import bench
+from rmsexp.config.timing import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.measure import interleaved, layers
-from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.report.plots import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.system.process import Interrupted

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmsexp.config import Job
-    from rmsexp.config.timing import TimingConfig
-from rmsexp.measure.options import Budget
+    from rmsexp.config.timing import Budget, TimingConfig
 
 SESSION = {
     "started": "2026-11-22T10:00:00",

@@ -1,6 +1,6 @@
 """Tables and figures of a benchmark of layers (``python -m rmsexp.bench``).
 
-A case is an input shape together with the measured passes (rmsexp.measure.options). It is given as its entry in the
+A case is an input shape together with the measured passes (rmsexp.config.timing). It is given as its entry in the
 benchmark's record.
 """
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from rmsexp.config.timing import TRIAD
 from rmsexp.records.frames.time_states import timing_state
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, interval, rows
@@ -18,7 +19,6 @@ from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import Interval, paired_ratio
 
 Case = Mapping[str, Any]
-TRIAD = "triad"  # the layer of a case that is the yardstick of bandwidth
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
 TICKS = [digit * 10.0**exponent for exponent in range(-3, 4) for digit in (1, 2, 5)]
 
