@@ -39,9 +39,9 @@ class Slowed:
     def __init__(self, contestant: Contestant, share: float) -> None:
         self._contestant, self._share = contestant, share
 
-    def take(self, step: int, batches: Any, part: Any = nullcontext) -> None:
+    def __call__(self, step: int, batches: Any, part: Any = nullcontext) -> None:
         start = time.perf_counter()
-        self._contestant.take(step, batches, part)
+        self._contestant(step, batches, part)
         end = time.perf_counter() + self._share * (time.perf_counter() - start)
         while time.perf_counter() < end:
             pass

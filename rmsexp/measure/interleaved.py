@@ -10,9 +10,9 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -20,11 +20,14 @@ from rmsexp.measure.probes import ProbedContention
 from rmsexp.system.clock import Stopwatch
 from rmsexp.task import MicroBatches
 from rmsexp.train.randomness import permutation
-from rmsexp.train.step import WARMUP_STEPS, Part, synchronise
+from rmsexp.train.step import WARMUP_STEPS, synchronise
 
 # least duration of the counted steps of a block of the slowest contestant, so that reading the clock hardly adds to it
 BLOCK_SECONDS = 0.1
 FEWEST_STEPS = 3  # least number of counted steps of a block
+# A function that computes a step of a model in training, or of layers alone. Its arguments: the step, the batches and,
+# for a step of several parts, a function ``part``: each of them runs in the context ``part(name)``.
+Contestant = Callable[..., object]
 
 
 def balanced(n: int, place: int, seed: int, *name: str | int) -> list[int]:
@@ -43,13 +46,6 @@ def balanced(n: int, place: int, seed: int, *name: str | int) -> list[int]:
     zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(n)]  # 0, 1, -1, 2, -2, …
     order = [labels[(position + shift) % n] for position in zigzag]
     return order[::-1] if is_odd and square % 2 else order
-
-
-class Contestant(Protocol):
-    """Something whose steps are timed: a model in training, or layers alone."""
-
-    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> object:
-        """Compute one step. If the step has named parts, each of them runs in the context manager ``part(name)``."""
 
 
 class Round(NamedTuple):
@@ -92,7 +88,7 @@ class InterleavedTimer:
             seconds = [0.0] * len(self.contestants)
             for index in balanced(len(seconds), number, self.seed, "round"):
                 with self.contention.watch():
-                    self.contestants[index].take(first, batches[0])
+                    self.contestants[index](first, batches[0])
                     seconds[index] = self._seconds(self.contestants[index], first + 1, batches[1:])
             yield Round(seconds, data_seconds)
 
@@ -106,9 +102,9 @@ class InterleavedTimer:
             first, batches, _ = self._next_block()
             for index in balanced(len(samples), number, self.seed, "parts"):
                 totals: dict[str, float] = defaultdict(float)
-                self.contestants[index].take(first, batches[0])
+                self.contestants[index](first, batches[0])
                 for step, batch in enumerate(batches[1:], first + 1):
-                    self.contestants[index].take(step, batch, partial(self._add_seconds, totals))
+                    self.contestants[index](step, batch, partial(self._add_seconds, totals))
                 for name, total in totals.items():
                     samples[index][name].append(total / self.steps_per_block)
         return [{name: statistics.median_high(values) for name, values in parts.items()} for parts in samples]
@@ -119,9 +115,7 @@ class InterleavedTimer:
         The value is None if the profiler does not report memory.
         """
         first, batches, _ = self._next_block()
-        return [
-            _peak_bytes(partial(contestant.take, first, batches[0]), self.device) for contestant in self.contestants
-        ]
+        return [_peak_bytes(partial(contestant, first, batches[0]), self.device) for contestant in self.contestants]
 
     def _next_block(self) -> tuple[int, list[MicroBatches], float]:
         """Return the next block: the number of its first step, its batches, and seconds per step for loading them."""
@@ -136,7 +130,7 @@ class InterleavedTimer:
         synchronise(self.device)
         watch = Stopwatch()
         for step, batch in enumerate(batches, first):
-            contestant.take(step, batch)
+            contestant(step, batch)
         synchronise(self.device)
         return watch.seconds / len(batches)
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import measuring
 from rmsexp.task import MicroBatches
 from rmsexp.train.randomness import standard_normal, stream
-from rmsexp.train.step import Part
 
 NO_BATCHES = MicroBatches((), ())
 
@@ -40,7 +38,7 @@ class LayerPass:
     ) -> None:
         self.layer, self.x, self.gradient, self.leaves = layer, x, gradient, [x, *parameters]
 
-    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
+    def __call__(self, *_: object) -> None:
         output = self.layer(self.x)
         if self.gradient is not None:
             torch.autograd.backward(output, self.gradient)

@@ -6,22 +6,20 @@ import pickletools
 import secrets
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 
 from rmsexp.config.timing import Budget, TimingConfig
-from rmsexp.measure.interleaved import InterleavedTimer
+from rmsexp.measure.interleaved import Contestant, InterleavedTimer
 from rmsexp.measure.layers import NO_BATCHES
 from rmsexp.measure.steps import Contestants, in_order, take_times
 from rmsexp.system.machine_lock import Report
-from rmsexp.task import Dataset, MicroBatches
+from rmsexp.task import Dataset
 from rmsexp.train.device import keep_freed
 from rmsexp.train.randomness import seed_of
-from rmsexp.train.step import Part
 
 Maker = Callable[[], Callable[[], object]]
 HERE = "own, same process"  # ``impl`` of steps that are timed in the caller's process, without a fresh one
@@ -63,15 +61,6 @@ class OwnSteps:
         return hashlib.sha256(pickled + contents).hexdigest()[:16]
 
 
-class Steps(NamedTuple):
-    """A contestant of :class:`InterleavedTimer`, each step of which is a call of ``function``."""
-
-    function: Callable[[], object]
-
-    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
-        self.function()
-
-
 def measure(
     own: Mapping[str, OwnSteps], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
 ) -> dict[str, Any]:
@@ -80,11 +69,12 @@ def measure(
     if first.impl != HERE:
         keep_freed()
         torch.set_num_threads(first.threads)
-    contestants = []
+    contestants: list[Contestant] = []
     ordered = in_order(own, number, order_seed)
     for each in ordered.values():
         torch.manual_seed(0)
-        contestants.append(Steps(each.make()))
+        step = each.make()
+        contestants.append(lambda *_, step=step: step())
     device = torch.device(first.device)
     timer = InterleavedTimer(contestants, lambda _: NO_BATCHES, device, seed_of(order_seed, number))
     impls, workloads = dict.fromkeys(ordered, first.impl), {name: each.workload() for name, each in own.items()}

@@ -106,7 +106,7 @@ def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: 
     impls = {name: impl_of(job.norm, steppers[name].model) for name, job in jobs.items()}
     workloads = {name: provenance.workload(job) for name, job in jobs.items()}
     source = next(iter(steppers.values())).task
-    timer = InterleavedTimer(list(steppers.values()), source.batches, device, order_seed)
+    timer = InterleavedTimer([stepper.take for stepper in steppers.values()], source.batches, device, order_seed)
     return Contestants(timer, impls, source.dataset, workloads)
 
 

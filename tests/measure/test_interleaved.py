@@ -37,7 +37,7 @@ class SimulatedContestant:
     def __init__(self, clock: SimulatedClock, seconds: Iterator[float], log: Log, name: str) -> None:
         self.clock, self.seconds, self.log, self.name = clock, seconds, log, name
 
-    def take(self, step: int, batches: Any, part: Any = nullcontext) -> None:
+    def __call__(self, step: int, batches: Any, part: Any = nullcontext) -> None:
         self.log.append((self.name, step, batches))
         seconds = next(self.seconds)
         with part("forward"):

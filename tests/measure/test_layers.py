@@ -15,7 +15,7 @@ def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them(
         leaf.register_post_accumulate_grad_hook(lambda leaf: recorded.append((leaf, leaf.grad)))
     layer_pass = LayerPass(layer, x, gradient, layer.parameters())
     for _ in range(2):  # the second would add to a gradient left by the first
-        layer_pass.take(0, ())
+        layer_pass(0, ())
         gradients = {id(leaf): value for leaf, value in recorded}
         expected = torch.autograd.grad(layer(x), leaves, gradient)
         assert all(torch.equal(gradients[id(leaf)], value) for leaf, value in zip(leaves, expected, strict=True))

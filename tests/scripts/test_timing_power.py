@@ -12,7 +12,7 @@ from rmsexp.measure import steps
 
 def test_the_second_model_is_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sleeper:
-        def take(self, *_: Any) -> None:
+        def __call__(self, *_: Any) -> None:
             time.sleep(0.05)
 
     def make_contestants(*_: Any) -> steps.Contestants:
@@ -26,5 +26,5 @@ def test_the_second_model_is_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(first, Sleeper)
     assert isinstance(second, timing_power.Slowed)
     start = time.perf_counter()
-    second.take(0, [])
+    second(0, [])
     assert time.perf_counter() - start >= 0.075
