@@ -68,10 +68,9 @@ from importlib import import_module
 from rmsexp import config
 from rmsexp.train.step import Stepper
 try:
-    from rmsexp.train.device import compile_model, set_up_device
+    from rmsexp.train.device import set_up_device
 except ImportError:
     from rmsexp.work.runner import set_up_device
-    compile_model = lambda *_: None
 job = config.job(sys.argv[1:])
 cfg = job.config
 device = set_up_device(cfg)
@@ -79,7 +78,8 @@ task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)
 task.initialise(model)
-compile_model(model, cfg)
+if getattr(cfg, "compile", False):
+    model.compile(dynamic=True)
 try:
     from rmsexp.train.step import Settings
     stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))

@@ -17,7 +17,7 @@ from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset
 from rmsexp.train import provenance
-from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.device import set_up_device
 from rmsexp.train.randomness import seed_of
 from rmsexp.train.step import Stepper
 
@@ -116,7 +116,8 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     task.prepare(report)
     model = tasks.build(task, job)
     task.initialise(model)
-    compile_model(model, job.config)
+    if job.config.compile:
+        model.compile(dynamic=True)
     return Stepper(job.config, task, model, device)
 
 

@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 
 import torch
-from torch import nn
 
 from rmsexp.config import ConfigError, RunConfig
 from rmsexp.norms.kernels import recurrences
@@ -84,12 +83,3 @@ def leave_compiler_out(out: bool) -> None:
             vars(function).setdefault("__dynamo_disable", function)
         else:
             vars(function).pop("__dynamo_disable", None)
-
-
-def compile_model(model: nn.Module, cfg: RunConfig) -> None:
-    """If ``cfg.compile`` is set, make torch compile the model at its first call. Initialise the model before.
-
-    Compiling in place keeps the parameters' names. With ``dynamic`` one compilation serves batches of different shapes.
-    """
-    if cfg.compile:
-        model.compile(dynamic=True)

@@ -178,6 +178,8 @@ class Trainer:
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.config, self.state, self.clock = stepper.config, state, clock
+        if self.config.compile:
+            self.model.compile(dynamic=True)  # in place, so names stay; one compilation serves batches of all shapes
         self._stepper, self._writer, self._contention = stepper, writer, contention
         self._group, self._interrupt = stepper.group, stepper.group.interrupt
         self._display, self._pauses, self._evaluates = display, pauses, evaluates

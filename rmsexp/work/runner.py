@@ -24,7 +24,7 @@ from rmsexp.task import Task
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
-from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.device import set_up_device
 from rmsexp.train.group import Alone, Group, joined
 from rmsexp.train.loop import Diverged, Trainer, restore, share_start
 from rmsexp.train.progress import Failures, ProgressDisplay, logged
@@ -195,7 +195,6 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         state, clock = restore(stepper, past.files, known, past.checkpoint, display.warn)
         if group.size > 1:
             state, clock = share_start(stepper, (state, clock), known, job.resolved, impl)
-        compile_model(model, cfg)
         contention = Contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | group.facts
         past.files.write_sources(sources := provenance.own_sources(job.resolved))
@@ -318,7 +317,6 @@ def _follow(job: config.Job, group: Group) -> Outcome:
             model = tasks.build(task, job)
             stepper = Stepper(cfg, task, model, group.device, group)
             state, clock = share_start(stepper, None, identity(job, task), job.resolved, impl_of(job.norm, model))
-            compile_model(model, cfg)
             contention = Contention(group.device)
             display = ProgressDisplay("", cfg.max_steps, quiet=True)
             trainer = Trainer(stepper, state, clock, None, contention=contention, display=display)
