@@ -43,20 +43,14 @@ class Identity(NamedTuple):
     format: int = FORMAT
 
 
-def save(folder: Path, payload: Payload) -> None:
-    """Write ``last.pt``; the checkpoint before it becomes ``previous.pt``."""
+def save(folder: Path, payload: Payload, name: str = LAST) -> None:
+    """Write a checkpoint. If it is ``last.pt``, the one before it becomes ``previous.pt``."""
     folder.mkdir(parents=True, exist_ok=True)
     content = _bytes(payload)
-    if (folder / LAST).exists():
+    if name == LAST and (folder / LAST).exists():
         (folder / LAST).replace(folder / PREVIOUS)
         sync_folder(folder)
-    write_atomic(folder / LAST, content)
-
-
-def save_best(folder: Path, payload: Payload) -> None:
-    """Write ``best.pt``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / BEST, _bytes(payload))
+    write_atomic(folder / name, content)
 
 
 def load(folder: Path, identity: Identity, use: Callable[[Payload], T]) -> tuple[T | None, list[str]]:

@@ -12,7 +12,6 @@ from rmsexp.config.identity import shortened
 from rmsexp.config.schema import LoggerConfig
 from rmsexp.records.record import Row
 from rmsexp.system import atomic, clock
-from rmsexp.system.clock import TIMED
 from rmsexp.system.files import read_regular
 from rmsexp.train.progress import Failures
 
@@ -23,12 +22,7 @@ def scalars(row: Row) -> dict[str, float]:
     """Return a row's finite values by names such as ``train/loss``; ``<split>/time`` is the time in training."""
     skipped = ("step", "split", "seconds")
     values = {f"{row['split']}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
-    return values | {f"{row['split']}/time": time(row)}
-
-
-def time(row: Row) -> float:
-    """Return the seconds that the run had spent on training when a row was recorded."""
-    return sum(row["seconds"][name] for name in TIMED)
+    return values | {f"{row['split']}/time": clock.Clock(row["seconds"]).time}
 
 
 class TensorBoardLogger:
@@ -46,7 +40,7 @@ class TensorBoardLogger:
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
-            self._writer.add_scalar(name, value, row["step"], walltime=self._began + time(row))
+            self._writer.add_scalar(name, value, row["step"], walltime=self._began + clock.Clock(row["seconds"]).time)
 
     def close(self, status: str) -> None:  # noqa: ARG002
         self._writer.close()
@@ -89,7 +83,7 @@ class WandbLogger:
         self._run.define_metric(best, summary=mode, step_metric="time", step_sync=False)
 
     def log(self, row: Row) -> None:
-        self._run.log(scalars(row) | {"time": time(row)}, step=row["step"])
+        self._run.log(scalars(row) | {"time": clock.Clock(row["seconds"]).time}, step=row["step"])
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status

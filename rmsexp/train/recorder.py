@@ -4,7 +4,7 @@ import json
 import math
 import operator
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
@@ -114,11 +114,9 @@ class Recorder:
                 status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
             self._write(status, self._diverged or (repr(error) if error is not None else None))
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Return a context whose time does not count as training."""
-        with self._paused("eval"):
-            yield
+        return self._paused("eval")
 
     def log(self, step: int, split: str = "train", **values: float) -> None:
         """Record values, such as ``loss=0.5``, after ``step`` training steps.

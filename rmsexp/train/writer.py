@@ -66,7 +66,7 @@ class Writer:
 
     def save_best(self, payload: checkpoint.Payload) -> None:
         """Save the model of the best evaluation so far."""
-        checkpoint.save_best(self.files.checkpoints, {"identity": self._identity._asdict()} | payload)
+        checkpoint.save(self.files.checkpoints, {"identity": self._identity._asdict()} | payload, checkpoint.BEST)
 
     def end(self, status: Status, step: int) -> None:
         """Close the loggers with the status of the run, after ``step`` steps.

@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from rmsexp import config, tasks
-from rmsexp.data import DataError
 from rmsexp.models.recurrent import impl_of
 from rmsexp.records import record
 from rmsexp.records.record import Session, Status
@@ -33,8 +32,7 @@ from rmsexp.train.writer import Writer
 
 # Errors that are reported by their message, without a traceback. A ValueError is one before the training; after that it
 # is an error of the program.
-REPORTED = (DataError, ReportedError)
-EXPECTED = (*REPORTED, ValueError)
+EXPECTED = (ReportedError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
     except Exception as error:
-        outcome = Outcome("failed", writer.step, _message(error, job, REPORTED if writer.begun else EXPECTED))
+        outcome = Outcome("failed", writer.step, _message(error, job, (ReportedError,) if writer.begun else EXPECTED))
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
         outcome = replace(outcome, signum=group.interrupt.received)
     if had_ended and not writer.begun:

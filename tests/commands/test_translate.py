@@ -127,7 +127,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / record.CHECKPOINTS / "best.pt"
-    checkpoint.save_best(path.parent, {"identity": checkpoint.read(path)["identity"]} | payload)
+    checkpoint.save(path.parent, {"identity": checkpoint.read(path)["identity"]} | payload, checkpoint.BEST)
     done = translated("a\n", tmp_path / "run")
     assert (done.status, done.out) == (1, "")
     *_, line = done.err.splitlines()
@@ -147,7 +147,7 @@ def test_a_norm_that_the_user_names_is_imported(
     own = with_config(run, tmp_path / "run", norm=norm)
     payload = checkpoint.read(own / record.CHECKPOINTS / checkpoint.BEST)
     payload["identity"]["config"] = config.digest(yaml.safe_load((own / record.CONFIG).read_text()))
-    checkpoint.save_best(own / record.CHECKPOINTS, payload)
+    checkpoint.save(own / record.CHECKPOINTS, payload, checkpoint.BEST)
     refused = translated("a\n", own)
     assert refused.status == 1
     assert "if you trust it, use --config-dir" in refused.err

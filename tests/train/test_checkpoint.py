@@ -32,7 +32,7 @@ def payload(value: float = 0.0, identity: Identity | None = IDENTITY) -> dict[st
 
 def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, payload(1.0))
-    checkpoint.save_best(tmp_path, payload(2.0))
+    checkpoint.save(tmp_path, payload(2.0), checkpoint.BEST)
     for name, value in ((LAST, 1.0), (BEST, 2.0)):
         read = checkpoint.read(tmp_path / name, IDENTITY)
         assert repr(read) == repr(payload(value))
