@@ -281,8 +281,8 @@ def test_a_worker_reports_a_mistake_by_its_exit_status(tmp_path: Path, capfd: py
     argv = ["tiny", "--config-dir", folder, f"results={tmp_path / 'results'}", "hydra/launcher=basic", "--jobs", "2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["rmsexp"])
-        failures = {1: "no data"}  # by the number of workers that share the cores
-        patch.setattr("rmsexp.work.worker.Worker.work", lambda worker: worker.failed.update(x=failures[worker.n_jobs]))
+        # as many failures as workers that share the cores
+        patch.setattr("rmsexp.work.worker.Worker.work", lambda it: it.failed.update(dict.fromkeys(range(it.n_jobs))))
         assert main(argv) == 1
     err = capfd.readouterr().err
     assert err == "".join(f"rmsexp: [{n}] 1 run failed; repeat the command to try them again\n" for n in (1, 2))

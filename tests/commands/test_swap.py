@@ -95,8 +95,7 @@ def test_every_step_is_in_the_mean_of_a_row() -> None:
 
 def test_a_loss_gets_the_batch_with_its_names() -> None:
     pair = namedtuple("pair", ("x", "label"))
-    own: Any = SimpleNamespace(batch=lambda step: pair(torch.ones(2), [step]), device="cpu")
-    assert swap.UserModel.on_device(own, 3).label == [3]
+    assert swap._moved(pair(torch.ones(2), [3]), "cpu").label == [3]
 
 
 @pytest.mark.parametrize(
