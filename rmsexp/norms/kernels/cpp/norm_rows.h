@@ -54,11 +54,7 @@ void rows_forward(const Layout& layout, const Form& form,
             store<streaming>(total_row + j, value, count);
           }
           value = value - centre;
-          if constexpr (unit_gains) {
-            value = value * factor * load(gain + j, count);
-          } else {
-            value = at::vec::fmadd(value, factor, channel_shift);
-          }
+          value = unit_gains ? value * factor * load(gain + j, count) : at::vec::fmadd(value, factor, channel_shift);
           if constexpr (unit_shifts) value = value + load(shift + j, count);
           if constexpr (activated) value = leaky_relu(value, slope);
           store<streaming>(target + j, value, count);
@@ -103,17 +99,13 @@ void rows_backward(const Layout& layout, const Form& form,
       const int64_t channel = channels ? row % channels : 0;
       const Vec<W> channel_gain(channels && gain ? gain[channel] : W(1));
       const Vec<W> channel_shift(channels && shift ? shift[channel] : W(0));
+      const auto gain_at = [&](int64_t j, auto count) { return unit_gains ? load(gain + j, count) : channel_gain; };
       // The gradient of the loss with respect to normalised * gain + shift.
       const auto incoming = [&](int64_t j, auto count, const Vec<W>& normalised) {
         auto gradient = load(dy_row + j, count);
         if constexpr (activated) {
-          auto value = channel_shift;
-          if constexpr (unit_shifts) value = load(shift + j, count);
-          if constexpr (unit_gains) {
-            value = at::vec::fmadd(normalised, load(gain + j, count), value);
-          } else {
-            value = at::vec::fmadd(normalised, channel_gain, value);
-          }
+          const auto shift_at_j = unit_shifts ? load(shift + j, count) : channel_shift;
+          const auto value = at::vec::fmadd(normalised, gain_at(j, count), shift_at_j);
           gradient = leaky_relu_backward(gradient, value, slope);
         }
         return gradient;
@@ -150,18 +142,9 @@ void rows_backward(const Layout& layout, const Form& form,
             if constexpr (added) __builtin_prefetch(direct + n + j);
           }
           const auto normalised = (load(a + j, count) - centre) * factor;
-          auto gradient = incoming(j, count, normalised);
-          if constexpr (unit_gains) {
-            gradient = gradient * load(gain + j, count);
-          } else {
-            gradient = gradient * channel_gain;
-          }
+          auto gradient = incoming(j, count, normalised) * gain_at(j, count);
           if constexpr (in_statistic) gradient = gradient - mean_gradient - normalised * projection;
-          if constexpr (added) {
-            gradient = at::vec::fmadd(factor, gradient, load(direct + j, count));
-          } else {
-            gradient = factor * gradient;
-          }
+          gradient = added ? at::vec::fmadd(factor, gradient, load(direct + j, count)) : factor * gradient;
           store<streaming>(target + j, gradient, count);
         });
       };

@@ -57,13 +57,9 @@ struct Parameters {
     const Vec<W> channel_gain(gain[channel]), channel_shift(shift ? shift[channel] : W(0));
     with_constants(
         [&](auto per_unit, auto shifted, auto activated) {
-          const auto gain_at = [&](int64_t j, auto count) {
-            if constexpr (per_unit) return load(gain + j, count);
-            return channel_gain;
-          };
+          const auto gain_at = [&](int64_t j, auto count) { return per_unit ? load(gain + j, count) : channel_gain; };
           const auto shift_at = [&](int64_t j, auto count) {
-            if constexpr (per_unit && shifted) return load(shift + j, count);
-            return channel_shift;
+            return per_unit && shifted ? load(shift + j, count) : channel_shift;
           };
           f(gain_at, shift_at, activated);
         },

@@ -68,8 +68,6 @@ inline void store(T* target, const Vec<Wide<T>>& value, C count) {
 #endif
   if constexpr (!std::is_same_v<T, Wide<T>>) {
     at::vec::convert_from_float<T>(value, value).store(target, count);
-  } else if (count == value.size()) {
-    value.store(target);
   } else {
     value.store(target, count);
   }
