@@ -113,6 +113,12 @@ def call(name: str, arguments: Arguments) -> list[Tensor]:
     return [results] if isinstance(results, Tensor) else list(results)
 
 
+@pytest.mark.parametrize("missing", ["gain", "alpha"])
+def test_pointwise_functions_need_gain_and_alpha(missing: str) -> None:
+    with pytest.raises(ValueError, match="a pointwise function needs gain and alpha"):
+        call("normalise", {**pointwise(draw(3, 5)), missing: None})
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_that_do_not_fit(name: str) -> None:
     arguments = CASES[name]()

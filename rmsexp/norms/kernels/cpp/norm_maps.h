@@ -29,16 +29,14 @@ std::array<Vec<W>, N> sum_positions(int64_t begin, int64_t end, const F& add) {
 }
 
 template <typename T>
-void maps_forward(const Layout& layout, const Form& form,
-                  const T* x,            // (rows, n, channels)
-                  const Wide<T>* gain,   // (channels,), or null
-                  const Wide<T>* shift,  // (channels,), or null
-                  Wide<T> slope,
+void maps_forward(const Layout& layout, const Form& form, const Parameters<Wide<T>>& parameters,
+                  const T* x,        // (rows, n, channels)
                   T* y,              // (rows, n, channels), written
                   Wide<T>* mean,     // (rows, channels), written for layer norm only
                   Wide<T>* scale) {  // (rows, channels), written
   using W = Wide<T>;
   const int64_t n = layout.n, c = layout.channels;
+  const W *gain = parameters.gain, *shift = parameters.shift;
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / (n * c)), [&](int64_t begin, int64_t end) {
     std::vector<W> factor(c), offset(c);  // y = activation(x * factor + offset)
     for (int64_t row = begin; row < end; ++row) {
@@ -69,12 +67,12 @@ void maps_forward(const Layout& layout, const Form& form,
           for_each_vector<W>(0, c, [&](int64_t j, auto count) {
             const auto factors = load(factor.data() + j, count), offsets = load(offset.data() + j, count);
             auto value = at::vec::fmadd(load(a + p * c + j, count), factors, offsets);
-            if constexpr (activated) value = leaky_relu(value, slope);
+            if constexpr (activated) value = leaky_relu(value, parameters.slope);
             store(target + p * c + j, value, count);
           });
         }
       };
-      with_constants(write, slope != W(1));
+      with_constants(write, parameters.slope != W(1));
     }
   });
 }
@@ -85,12 +83,9 @@ void maps_forward(const Layout& layout, const Form& form,
 //   dx = d * of_gradient + [p < k] * (x * of_value + constant)
 //   of_gradient = scale * gain, of_value = -scale^2 * slope, constant = -scale * mean(g) - of_value * mean
 template <typename T>
-void maps_backward(const Layout& layout, const Form& form,
+void maps_backward(const Layout& layout, const Form& form, const Parameters<Wide<T>>& parameters,
                    const T* dy,           // (rows, n, channels)
                    const T* x,            // (rows, n, channels)
-                   const Wide<T>* gain,   // (channels,), or null
-                   const Wide<T>* shift,  // (channels,), or null
-                   Wide<T> slope,
                    const Wide<T>* mean,   // (rows, channels), read for layer norm only
                    const Wide<T>* scale,  // (rows, channels)
                    T* dx,                 // (rows, n, channels), written
@@ -99,6 +94,7 @@ void maps_backward(const Layout& layout, const Form& form,
                    int64_t slots) {       // 1, or the number of threads, each of which adds to its own sums
   using W = Wide<T>;
   const int64_t n = layout.n, c = layout.channels;
+  const W *gain = parameters.gain, *shift = parameters.shift;
   const auto backward = [&](int64_t begin, int64_t end, auto activated) {
     const int64_t slot = slots == 1 ? 0 : at::get_thread_num();
     std::vector<W> gradients(c), products(c), of_gradient(c), of_value(c), constant(c), factor(c), offset(c);
@@ -116,7 +112,7 @@ void maps_backward(const Layout& layout, const Form& form,
         if constexpr (activated) {
           const auto factors = load(factor.data() + j, count), offsets = load(offset.data() + j, count);
           const auto value = at::vec::fmadd(load(a + p * c + j, count), factors, offsets);
-          gradient = leaky_relu_backward(gradient, value, slope);
+          gradient = leaky_relu_backward(gradient, value, parameters.slope);
         }
         return gradient;
       };
@@ -152,7 +148,7 @@ void maps_backward(const Layout& layout, const Form& form,
     }
   };
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / (n * c)), [&](int64_t begin, int64_t end) {
-    with_constants([&](auto activated) { backward(begin, end, activated); }, slope != W(1));
+    with_constants([&](auto activated) { backward(begin, end, activated); }, parameters.slope != W(1));
   });
 }
 

@@ -14,18 +14,16 @@ namespace rmsexp {
 namespace {
 
 template <typename T, bool streaming, bool added>
-void rows_forward(const Layout& layout, const Form& form,
-                  const T* x,            // (rows, n)
-                  const T* addend,       // (rows, n), read with `added` only
-                  T* total,              // (rows, n), written with `added` only
-                  const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
-                  const Wide<T>* shift,  // as gain
-                  Wide<T> slope,
+void rows_forward(const Layout& layout, const Form& form, const Parameters<Wide<T>>& parameters,
+                  const T* x,        // (rows, n)
+                  const T* addend,   // (rows, n), read with `added` only
+                  T* total,          // (rows, n), written with `added` only
                   T* y,              // (rows, n), written
                   Wide<T>* mean,     // (rows,), written for layer norm only
                   Wide<T>* scale) {  // (rows,), written
   using W = Wide<T>;
   const int64_t n = layout.n, channels = layout.channels;
+  const W *gain = parameters.gain, *shift = parameters.shift;
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
     // A streaming store removes its cache line, so that a row is first summed in a buffer, which stays in the cache.
     std::vector<T> buffer(added && streaming ? n : 0);
@@ -56,11 +54,11 @@ void rows_forward(const Layout& layout, const Form& form,
           value = value - centre;
           value = unit_gains ? value * factor * load(gain + j, count) : at::vec::fmadd(value, factor, channel_shift);
           if constexpr (unit_shifts) value = value + load(shift + j, count);
-          if constexpr (activated) value = leaky_relu(value, slope);
+          if constexpr (activated) value = leaky_relu(value, parameters.slope);
           store<streaming>(target + j, value, count);
         });
       };
-      with_constants(write, gain && !channels, shift && !channels, slope != W(1));
+      with_constants(write, gain && !channels, shift && !channels, parameters.slope != W(1));
     }
     if constexpr (streaming) fence();
   });
@@ -73,13 +71,10 @@ void rows_forward(const Layout& layout, const Form& form,
 //
 // A first pass over a row computes the sums, a second pass writes dx.
 template <typename T, bool streaming, bool added>
-void rows_backward(const Layout& layout, const Form& form,
+void rows_backward(const Layout& layout, const Form& form, const Parameters<Wide<T>>& parameters,
                    const T* dtotal,       // (rows, n), read with `added` only
                    const T* dy,           // (rows, n)
                    const T* x,            // (rows, n): what was normalised
-                   const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
-                   const Wide<T>* shift,  // as gain
-                   Wide<T> slope,
                    const Wide<T>* mean,   // (rows,), read for layer norm only
                    const Wide<T>* scale,  // (rows,)
                    T* dx,                 // (rows, n), written
@@ -88,6 +83,7 @@ void rows_backward(const Layout& layout, const Form& form,
                    int64_t slots) {  // 1, or the number of threads, each of which adds to its own sums
   using W = Wide<T>;
   const int64_t n = layout.n, channels = layout.channels, width = channels ? channels : n;
+  const W *gain = parameters.gain, *shift = parameters.shift;
   const auto backward = [&](int64_t begin, int64_t end, auto unit_gains, auto unit_shifts, auto activated) {
     const int64_t slot = slots == 1 ? 0 : at::get_thread_num();
     W* dgain_sum = dgain ? dgain + slot * width : nullptr;
@@ -106,7 +102,7 @@ void rows_backward(const Layout& layout, const Form& form,
         if constexpr (activated) {
           const auto shift_at_j = unit_shifts ? load(shift + j, count) : channel_shift;
           const auto value = at::vec::fmadd(normalised, gain_at(j, count), shift_at_j);
-          gradient = leaky_relu_backward(gradient, value, slope);
+          gradient = leaky_relu_backward(gradient, value, parameters.slope);
         }
         return gradient;
       };
@@ -155,7 +151,7 @@ void rows_backward(const Layout& layout, const Form& form,
   };
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
     const auto call = [&](auto... constants) { backward(begin, end, constants...); };
-    with_constants(call, gain && !channels, shift && !channels, slope != W(1));
+    with_constants(call, gain && !channels, shift && !channels, parameters.slope != W(1));
   });
 }
 

@@ -67,12 +67,12 @@ Outputs normalise_forward(const Tensor& input, const OptionalTensor& other, cons
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise", [&] {
       using T = scalar_t;
       using W = Wide<T>;
+      const Parameters<W> parameters(numbers, g, b, slope);
       const auto call = [&](auto kernel, auto... sums) {
-        kernel(layout, form, x.const_data_ptr<T>(), sums..., data_or_null<W>(g), data_or_null<W>(b),
-               static_cast<W>(slope), y.mutable_data_ptr<T>(), mean.mutable_data_ptr<W>(), scale.mutable_data_ptr<W>());
+        kernel(layout, form, parameters, x.const_data_ptr<T>(), sums..., y.mutable_data_ptr<T>(),
+               mean.mutable_data_ptr<W>(), scale.mutable_data_ptr<W>());
       };
       if (is_pointwise(kind)) {
-        const Parameters<W> parameters(layout, numbers, g, b, slope);
         const auto kernel = kind == kErf ? pointwise_forward<T, true> : pointwise_forward<T, false>;
         kernel(layout, parameters, x.const_data_ptr<T>(), y.mutable_data_ptr<T>());
       } else if (layout.channels_last) {
@@ -111,15 +111,15 @@ Outputs normalise_backward(const Tensor& gradient, const OptionalTensor& total_g
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise_backward", [&] {
       using T = scalar_t;
       using W = Wide<T>;
+      const Parameters<W> parameters(numbers, g, b, slope);
       W* dgain_data = g.defined() ? dgain.mutable_data_ptr<W>() : nullptr;
       W* dshift_data = b.defined() ? dshift.mutable_data_ptr<W>() : nullptr;
       const auto call = [&](auto kernel, auto... sums) {
-        kernel(layout, form, sums..., dy.const_data_ptr<T>(), x.const_data_ptr<T>(), data_or_null<W>(g),
-               data_or_null<W>(b), static_cast<W>(slope), mean.const_data_ptr<W>(), scale.const_data_ptr<W>(),
-               dx.mutable_data_ptr<T>(), dgain_data, dshift_data, slots);
+        kernel(layout, form, parameters, sums..., dy.const_data_ptr<T>(), x.const_data_ptr<T>(),
+               mean.const_data_ptr<W>(), scale.const_data_ptr<W>(), dx.mutable_data_ptr<T>(), dgain_data, dshift_data,
+               slots);
       };
       if (is_pointwise(kind)) {
-        const Parameters<W> parameters(layout, numbers, g, b, slope);
         const auto kernel = kind == kErf ? pointwise_backward<T, true> : pointwise_backward<T, false>;
         kernel(layout, parameters, dy.const_data_ptr<T>(), x.const_data_ptr<T>(), dx.mutable_data_ptr<T>(),
                dnumbers.mutable_data_ptr<W>(), dgain_data, dshift_data, slots);
@@ -157,6 +157,8 @@ Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const Option
   check_parameter("shift", shift, x, width);
   check_parameter("alpha", alpha, x, 1);
   check_parameter("offset", offset, x, 1);
+  TORCH_CHECK_VALUE(!is_pointwise(std::get<1>(options)) || (gain && alpha),
+                    "a pointwise function needs gain and alpha");
   TORCH_CHECK_VALUE(!addend || (addend->sym_sizes() == x.sym_sizes() && addend->device() == x.device()),
                     "expected an addend of shape ", x.sym_sizes(), " on the device of x, got ", addend->sym_sizes());
   static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");

@@ -98,6 +98,22 @@ const W* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<W>() : nullptr;
 }
 
+// The parameters of a norm or pointwise function, in the type in which the kernels compute.
+template <typename W>
+struct Parameters {
+  W alpha, offset;        // numbers of a pointwise function; 1 and 0 if undefined
+  const W *gain, *shift;  // (n,), or (channels,) for maps; null if undefined
+  W slope;
+
+  // `numbers`: alpha and offset; the tensors are those that parameter() returns.
+  Parameters(const Tensor (&numbers)[2], const Tensor& gain, const Tensor& shift, double slope)
+      : alpha(numbers[0].defined() ? *numbers[0].const_data_ptr<W>() : W(1)),
+        offset(numbers[1].defined() ? *numbers[1].const_data_ptr<W>() : W(0)),
+        gain(data_or_null<W>(gain)),
+        shift(data_or_null<W>(shift)),
+        slope(static_cast<W>(slope)) {}
+};
+
 // Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row, or (width,) for
 // one slot. The result is empty if the parameter is undefined.
 Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {

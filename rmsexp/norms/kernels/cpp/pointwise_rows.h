@@ -31,41 +31,24 @@ V derivative(const V& u, const V& value) {
   return V(1) - value * value;
 }
 
-// The parameters, in the type in which the kernels compute. Gain and shift have a value for each unit of a row, or if
-// there are `channels`, a value for each channel; row i is then of channel i % channels.
-template <typename W>
-struct Parameters {
-  W alpha, offset;
-  const W *gain, *shift;  // shift may be null
-  W slope;
-  int64_t channels;
-
-  // `numbers`: alpha and offset; the tensors are those that parameter() returns.
-  Parameters(const Layout& layout, const Tensor (&numbers)[2], const Tensor& gain, const Tensor& shift, double slope)
-      : alpha(*numbers[0].const_data_ptr<W>()),
-        offset(numbers[1].defined() ? *numbers[1].const_data_ptr<W>() : W(0)),
-        gain(gain.const_data_ptr<W>()),
-        shift(data_or_null<W>(shift)),
-        slope(static_cast<W>(slope)),
-        channels(layout.channels) {}
-
-  // Calls f(gain_at, shift_at, activated) with functions that return gain and shift of the units j to j + count of a
-  // row, and with a compile-time constant: whether there is an activation.
-  template <typename F>
-  void with_row(int64_t row, F f) const {
-    const int64_t channel = channels ? row % channels : 0;
-    const Vec<W> channel_gain(gain[channel]), channel_shift(shift ? shift[channel] : W(0));
-    with_constants(
-        [&](auto per_unit, auto shifted, auto activated) {
-          const auto gain_at = [&](int64_t j, auto count) { return per_unit ? load(gain + j, count) : channel_gain; };
-          const auto shift_at = [&](int64_t j, auto count) {
-            return per_unit && shifted ? load(shift + j, count) : channel_shift;
-          };
-          f(gain_at, shift_at, activated);
-        },
-        channels == 0, shift != nullptr, slope != W(1));
-  }
-};
+// Calls f(gain_at, shift_at, activated) with functions that return gain and shift of the units j to j + count of a row,
+// and with a compile-time constant: whether there is an activation. If there are channels, row i is of channel
+// i % channels.
+template <typename W, typename F>
+void with_row(const Parameters<W>& parameters, int64_t channels, int64_t row, F f) {
+  const W *gain = parameters.gain, *shift = parameters.shift;
+  const int64_t channel = channels ? row % channels : 0;
+  const Vec<W> channel_gain(gain[channel]), channel_shift(shift ? shift[channel] : W(0));
+  with_constants(
+      [&](auto per_unit, auto shifted, auto activated) {
+        const auto gain_at = [&](int64_t j, auto count) { return per_unit ? load(gain + j, count) : channel_gain; };
+        const auto shift_at = [&](int64_t j, auto count) {
+          return per_unit && shifted ? load(shift + j, count) : channel_shift;
+        };
+        f(gain_at, shift_at, activated);
+      },
+      channels == 0, shift != nullptr, parameters.slope != W(1));
+}
 
 template <typename T, bool erf>
 void pointwise_forward(const Layout& layout, const Parameters<Wide<T>>& parameters,
@@ -76,7 +59,7 @@ void pointwise_forward(const Layout& layout, const Parameters<Wide<T>>& paramete
   const Vec<W> alpha(parameters.alpha), offset(parameters.offset);
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      parameters.with_row(row, [&](auto gain_at, auto shift_at, auto activated) {
+      with_row(parameters, layout.channels, row, [&](auto gain_at, auto shift_at, auto activated) {
         for_each_vector<W>(0, n, [&](int64_t j, auto count) {
           const auto value = function<erf>(at::vec::fmadd(load(x + row * n + j, count), alpha, offset));
           auto result = at::vec::fmadd(value, gain_at(j, count), shift_at(j, count));
@@ -111,7 +94,7 @@ void pointwise_backward(const Layout& layout, const Parameters<Wide<T>>& paramet
     W *dgain_sum = dgain + slot * width, *dshift_sum = dshift ? dshift + slot * width : nullptr;
     double dalpha = 0, doffset = 0;
     for (int64_t row = begin; row < end; ++row) {
-      parameters.with_row(row, [&](auto gain_at, auto shift_at, auto activated) {
+      with_row(parameters, channels, row, [&](auto gain_at, auto shift_at, auto activated) {
         Vec<W> of_alpha(0), of_offset(0), of_gain(0), of_shift(0);
         for_each_vector<W>(0, n, [&](int64_t j, auto count) {
           const auto input = load(x + row * n + j, count), u = at::vec::fmadd(input, alpha, offset);
