@@ -33,10 +33,8 @@ class DynamicTanh(FusedNormaliser):
         features: Number of features, the last axis of the input; with ``maps``, the number of channels.
         alpha: Initial value of ``alpha``, greater than 0.
         bias, maps: Whether there is a shift, ``bias``, and whether the input is feature maps.
-        impl: As for :class:`rmsexp.norms.per_example.PerExampleNorm`.
 
-    Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
-        not float32, float64, float16 or bfloat16.
+    See :class:`rmsexp.norms.per_example.PerExampleNorm` for ``impl`` and for errors.
     """
 
     function: ClassVar[str] = "tanh"  # the name of f in y = f(alpha * x + offset) * weight + bias
@@ -90,8 +88,6 @@ class DyT(Norm):
 
     Whole recurrences have no fused form with it: with ``impl="fused"``, they run step by step with a fused kernel for
     each norm, and the record says "fused norms".
-
-    Raises: ValueError for another ``alpha``.
     """
 
     alpha: float = ALPHA

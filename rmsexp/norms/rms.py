@@ -48,9 +48,7 @@ class RMSNorm(PerExampleNorm):
             code.
         weight_offset: Whether the gain is ``1 + weight``, and ``weight`` starts at 0, as in Gemma (Gemma Team 2024).
 
-    See :class:`PerExampleNorm` for the other arguments.
-
-    Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``; see also :class:`PerExampleNorm`.
+    See :class:`PerExampleNorm` for the other arguments and for errors.
     """
 
     kind = kernels.Kind.RMS
@@ -138,13 +136,11 @@ class RMS(PerExampleNormOptions):
     """Options of RMSNorm.
 
     Attributes:
-        eps_inside, weight_offset: See :class:`RMSNorm`.
+        eps_inside, weight_offset (which needs ``gain``): See :class:`RMSNorm`.
         gain: Whether the norm has a gain.
         bias: Whether the norm has a shift. None: only at the sites where the model asks for one (:attr:`Site.shift`).
 
-    See :class:`PerExampleNormOptions` for the other options.
-
-    Raises: ValueError for ``weight_offset`` without ``gain``; see also :class:`PerExampleNormOptions`.
+    See :class:`PerExampleNormOptions` for the other options and for errors.
     """
 
     eps_inside: bool = True
@@ -176,10 +172,7 @@ class RMS(PerExampleNormOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PRMS(RMS):
-    """Options of pRMSNorm. See :class:`RMSNorm` for ``p`` and ``k_rounding``, and :class:`RMS` for the other options.
-
-    Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``.
-    """
+    """Options of pRMSNorm. For ``p``, ``k_rounding`` and errors see :class:`RMSNorm`, for others :class:`RMS`."""
 
     p: float = 0.0625
     k_rounding: str = "ceil"
