@@ -206,14 +206,13 @@ class LSTM(Recurrence):
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
         weights, size, (hidden, cell) = self.weights(), self.hidden_size, state
         gains_and_shifts = affine((self.gates_x,), (self.gates_h,))
-        is_input_shift = torch.zeros_like(gains_and_shifts, dtype=torch.bool)
-        is_input_shift[0, 1] = True  # the bias that follows the norms is added to the shift of the input's norm
+        gains_and_shifts[0, 1].add_(self.bias)  # the bias that follows the norms joins the shift of the input's norm
         inputs = {
             "x": F.linear(x, weights["gates_x"], self.bias),
             "h0": hidden,
             "c0": cell,
             "weight": weights["gates_h"],
-            "affine": torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
+            "affine": gains_and_shifts,
             "cell_affine": torch.stack(gain_and_shift(self.cell, size, self.bias)),
             "mask": mask,
         }
