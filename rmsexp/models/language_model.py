@@ -140,10 +140,8 @@ class Layer(nn.Module):
         attention, feed_forward = norm.at(role="attention"), norm.at(role="feed-forward")
         self.attention = Attention(attention, f"{name}.attention", sizes)
         self.feed_forward = FeedForward(feed_forward, f"{name}.feed_forward", sizes)
-        placement = sizes.attention_placement or sizes.placement
-        self.attended = Residual(attention, f"{name}.attended", sizes, placement)
-        placement = sizes.feed_forward_placement or sizes.placement
-        self.fed = Residual(feed_forward, f"{name}.fed", sizes, placement)
+        self.attended = Residual(attention, f"{name}.attended", sizes, sizes.attention_placement or sizes.placement)
+        self.fed = Residual(feed_forward, f"{name}.fed", sizes, sizes.feed_forward_placement or sizes.placement)
 
     def forward(self, x: Tensor, addend: Tensor | None, rotation: Pair) -> tuple[Tensor, Tensor | None]:
         """Return the layer's output as two summands."""
