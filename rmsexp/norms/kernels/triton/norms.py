@@ -195,14 +195,13 @@ def _backward(
 
 def kernel_layout(x: Tensor, maps: bool, kind: int, k: int, inside: bool, eps: float) -> tuple[Any, ...]:
     """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that :func:`is_readable` accepts."""
-    norm, last_axis = (kind, inside, eps), (x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
-    pointwise, channels_last = kind in (Kind.TANH, Kind.ERF), maps and is_channels_last(x)
-    if maps and pointwise and channels_last:
-        return x.numel() // max(1, x.shape[1]), 1, 1, x.shape[1], 0, False, norm
-    examples, channels = x.shape[:2] if maps else (0, 0)
-    of_maps = (examples * channels, channels if channels_last else 1, channels, math.prod(x.shape[2:]))
-    rows, unit_stride, channels, n = of_maps if maps else last_axis
-    return rows, unit_stride, channels, n, n if kind == Kind.LAYER else k, maps, norm
+    norm, channels_last = (kind, inside, eps), maps and is_channels_last(x)
+    if not maps or (channels_last and kind in (Kind.TANH, Kind.ERF)):
+        n = x.shape[1 if maps else -1]
+        return x.numel() // max(1, n), 1, 1, n, n if kind == Kind.LAYER else k, False, norm
+    (examples, channels), n = x.shape[:2], math.prod(x.shape[2:])
+    unit_stride = channels if channels_last else 1
+    return examples * channels, unit_stride, channels, n, n if kind == Kind.LAYER else k, True, norm
 
 
 def block_options(rows: int, unit_stride: int, n: int) -> dict[str, int]:
