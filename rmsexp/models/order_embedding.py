@@ -60,20 +60,14 @@ class OrderEmbedding(nn.Module):
         return unit.abs() if self.absolute else unit
 
 
-def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """Return ``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v, ``(captions, images)``.
+class _OrderPenalty(torch.autograd.Function):
+    """``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v, ``(captions, images)``.
 
     E is 0 if no coordinate of v is smaller than that of s. This stands for an image that shows everything that the
     caption says (Vendrov et al. 2016, Eq. 2).
-    """
-    return _OrderPenalty.apply(captions, images)
 
-
-class _OrderPenalty(torch.autograd.Function):
-    """Compute the order penalty in blocks of captions, with a backward pass that computes the blocks again.
-
-    Autograd would store several tensors of shape (captions, images, hidden), which would take half of the time of a
-    small model's training step.
+    E is computed in blocks of captions, and the backward pass computes the blocks again. Autograd would store several
+    tensors of shape (captions, images, hidden), which would take half of the time of a small model's training step.
     """
 
     @staticmethod
@@ -115,7 +109,7 @@ def cosine_penalty(captions: Tensor, images: Tensor) -> Tensor:
         return -(captions @ images.T)
 
 
-PENALTIES = {"order": order_penalty, "cosine": cosine_penalty}
+PENALTIES = {"order": _OrderPenalty.apply, "cosine": cosine_penalty}
 
 
 def ranking_loss(penalties: Tensor, margin: float) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.models import order_embedding as order_embedding_model
-from rmsexp.models.order_embedding import OrderEmbedding, cosine_penalty, order_penalty, ranking_loss
+from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, cosine_penalty, ranking_loss
 from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import stream
 
@@ -80,7 +80,7 @@ def test_the_order_penalty_in_blocks_of_captions_is_the_plain_formula(
     monkeypatch.setitem(order_embedding_model.BLOCK, "cpu", captions_at_once * 6 * H + 1)
     s, v = (draw(size, H, seed=size).to(dtype).requires_grad_() for size in (7, 6))
     plain = (s.unsqueeze(1) - v).clamp(min=0).square().sum(-1)
-    results, weights = order_penalty(s, v), draw(7, 6, seed=2).to(dtype)
+    results, weights = PENALTIES["order"](s, v), draw(7, 6, seed=2).to(dtype)
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(results, plain, **tolerance)
     gradients = [torch.autograd.grad((penalty * weights).sum(), (s, v)) for penalty in (results, plain)]
