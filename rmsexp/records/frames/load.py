@@ -98,12 +98,15 @@ def load(*roots: str | Path) -> Records:
     """Load every run below one of the folders ``roots``.
 
     A run whose ``run.json`` names another series or seed than its folder is a copy: it is left out, with a line in
-    ``problems``. A run that lies in two of ``roots`` counts twice. A folder that does not exist is a problem.
+    ``problems``; and so is a run near the root of the file system, whose path has too few folders. A run that lies in
+    two of ``roots`` counts twice. A folder that does not exist is a problem.
     """
     paths = [expanded(root) for root in roots]
     found = [f"there is no folder {path}" for path in paths if not path.is_dir()]
     folders = dict.fromkeys(folder for path in paths for folder in record.find_runs(path))
-    read = [_read(folder, found) for folder in folders]
+    stray = [folder for folder in folders if len(folder.absolute().parts) < 5]  # root, task, setting, series, seed
+    found += [f"{folder} is left out: it is no folder <task>/<setting>/<series>/seed<number>" for folder in stray]
+    read = [_read(folder, found) for folder in folders if folder not in stray]
     runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
     copies = _copies(runs)
     kept = ~runs["folder"].isin(list(copies))

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,14 @@ def test_a_folder_without_runs_gives_empty_frames(tmp_path: Path) -> None:
     assert records.metrics.empty
     assert {"folder", "time_state"} <= set(records.runs)
     assert {"step", "split", "time"} <= set(records.metrics)
+
+
+def test_a_run_in_too_few_folders_is_listed() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder, record.RUN).write_text("{}")
+        records = load(folder)
+    assert records.runs.empty
+    assert [folder in problem for problem in records.problems] == [True]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"])
