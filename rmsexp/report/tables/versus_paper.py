@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.records.frames import names, quantities, statistics
-from rmsexp.records.frames.curves import averaged, curves
+from rmsexp.records.frames.curves import curves
 from rmsexp.records.frames.load import Records
-from rmsexp.records.frames.statistics import Array
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
 
@@ -97,8 +96,9 @@ def _mean(row: dict[Any, Any], name: str, metric: str) -> str:
 def figure_1(records: Records) -> list[str]:
     """Return two sentences, or an empty list if there is nothing to compare.
 
-    The first gives the training losses of all norms after as many steps as the baseline was trained; the second
-    describes the method. The baseline is LN; all other runs are of its implementation.
+    The first gives the training losses of all norms after as many steps as the baseline was trained: the shortest of
+    its runs, without those of less than half of the longest, which have just begun. The second describes the method.
+    The baseline is LN; all other runs are of its implementation.
     """
     trained = set(statistics.evaluations(records, "train", "loss")["folder"])
     runs = [run for run in records.runs.to_dict("records") if run["folder"] in trained]
@@ -110,17 +110,17 @@ def figure_1(records: Records) -> list[str]:
         return []
     rows = records.metrics[records.metrics["split"] == "train"]
     points, losses, seeds = curves(rows, "step", "loss"), dict[str, float](), list[str]()
-    end = min(float(points[run["folder"]][0].max()) for run in runs if run["series"] == baseline)
+    ends = sorted(float(points[run["folder"]][0].max()) for run in runs if run["series"] == baseline)
+    end = next(each for each in ends if 2 * each >= ends[-1])
     for series in names.in_order(run["series"] for run in compared):
-        kept = averaged([run for run in compared if run["series"] == series], timed=False)
-        reaching = [own for own in (points[run["folder"]] for run in kept) if own[0].min() <= end <= own[0].max()]
-        if reaching:
-            seeds.append(f"{names.label(series)} {len(reaching)}")
-            at_end = [np.interp(end, step, _smoothed(step, loss, end * WINDOW)) for step, loss in reaching]
-            losses[series] = float(np.mean(at_end))
+        own = [points[run["folder"]] for run in compared if run["series"] == series]
+        windows = [loss[(step > (1 - WINDOW) * end) & (step <= end)] for step, loss in own if step.max() >= end]
+        if windows := [window for window in windows if len(window)]:
+            seeds.append(f"{names.label(series)} {len(windows)}")
+            losses[series] = float(np.mean([window.mean() for window in windows]))
     shown = {names.label(series): formats.four_digits(loss) for series, loss in losses.items()}
-    level = shown.pop(names.label(baseline), None)
-    if level is None or not shown:  # of two runs, one ended before the other's first row
+    level = shown.pop(names.label(baseline))
+    if not shown:  # all runs of other norms are shorter
         return []
     parts = [f"{name} {loss}" for name, loss in shown.items()]
     unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
@@ -130,11 +130,3 @@ def figure_1(records: Records) -> list[str]:
         f"Training loss after {end:.0f} steps: {names.label(baseline)} {level}; {'; '.join(parts)}.",
         f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",
     ]
-
-
-def _smoothed(step: Array, loss: Array, window: float) -> Array:
-    """Return the means of the losses at steps above ``step - window`` and up to ``step``."""
-    total = np.concatenate([[0.0], loss.cumsum()])
-    first = np.searchsorted(step, step - window, side="right")
-    count = np.arange(len(step)) + 1
-    return (total[count] - total[first]) / (count - first)
