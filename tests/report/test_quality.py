@@ -116,8 +116,10 @@ def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str
     assert row["steps"] == steps
 
 
-def test_one_evaluation_has_no_way_to_a_level(tmp_path: Path) -> None:
-    write_rows(write_run(tmp_path, "ln"), [training(200, 1.0, 0.1), evaluated(200, 0.5)])
+@pytest.mark.parametrize("errors", [[0.5], [0.3, 0.5]])
+def test_without_an_improvement_of_the_baseline_there_is_no_level(tmp_path: Path, errors: list[float]) -> None:
+    write_errors(tmp_path, "ln", 0, errors)
+    write_errors(tmp_path, "rms", 0, [0.9, 0.1][-len(errors) :])
     assert time_to_target.level(setting(tmp_path)) is None
 
 

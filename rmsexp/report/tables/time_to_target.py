@@ -12,6 +12,7 @@ import pandas as pd
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.rules import pairs
 
 SHARE = 0.9  # the fraction of LN's improvement that defines the level
 COLUMNS = ["series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"]
@@ -25,7 +26,8 @@ def level(records: Records) -> tuple[str, float, str] | None:
     step, from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach it, too. Without
     LN, the series with the worst mean at the common step takes its place. The split is the selection split (of runs
     with a score: the validation sample) or, if runs were never evaluated there, the one on which the metric is
-    reported. Return None if no run was evaluated there at the common step, or none before it.
+    reported. Return None if no run was evaluated there at the common step, or if the series is not better then than at
+    its first evaluation.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     own = names.SAMPLE if target.scored else target.selection
@@ -37,9 +39,9 @@ def level(records: Records) -> tuple[str, float, str] | None:
     plain_ln = next((series for series in means.index if names.is_plain_ln(str(series))), None)
     leader = str(plain_ln or (means.idxmax() if target.mode == "min" else means.idxmin()))
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
-    if by_step.index.min() == step:
+    start, end = float(by_step.iloc[0]), float(means.loc[leader])
+    if pairs.sign(target.mode) * (end - start) <= 0:
         return None
-    start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
     value = start + SHARE * (end - start)
     metric = names.on_split(split, target.metric, names.metric_label(target.metric))
     counts = rows.groupby("folder").size()
