@@ -39,16 +39,16 @@ def of_ln(root: Path) -> tuple[pd.Series, str]:
 
 
 def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
-    write(tmp_path, "ln", 0.2, 0.3, 0.9)  # the last one blew up without diverging
+    write(tmp_path, "ln", 0.2, 0.3, 1.0)  # the last one blew up without diverging
     row, text = of_ln(tmp_path)
     assert (row["final_n"], row["seeds"], row["final_median"]) == (3, 3, pytest.approx(0.3))
-    assert text == "46.67 ± 94 (sd 38, median 30.00) %"
+    assert text == "50.00 ± 110 (sd 44, median 30.00) %"
     write_errors(tmp_path, "ln", 3, [0.9, 0.1], status="diverged")
     write_errors(tmp_path, "ln", 4, [0.9, 0.1], status="failed")
     row, text = of_ln(tmp_path)
     assert [row[name] for name in ("final_n", "seeds", "diverged", "failed")] == [3, 5, 1, 1]
-    assert row["final_median"] == pytest.approx(0.6)  # of 0.2, 0.3, 0.9 and a diverged run
-    assert text == "46.67 ± 94 (sd 38, median 60.00, 3 of 5 runs) %"
+    assert row["final_median"] == pytest.approx(0.65)  # of 0.2, 0.3, 1.0 and a diverged run
+    assert text == "50.00 ± 110 (sd 44, median 65.00, 3 of 5 runs) %"
 
 
 def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:

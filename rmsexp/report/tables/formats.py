@@ -20,6 +20,12 @@ def four_digits(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
+def two_digits(value: float) -> str:
+    """Return a number with at most two significant digits, and from 100 on without an exponent, such as "120"."""
+    text = f"{value:.2g}"
+    return f"{float(text):.0f}" if "e+" in text else text
+
+
 def without_exponent(value: float) -> str:
     """Return a number with at most four significant digits, or with all digits of its whole part, such as "10240"."""
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:.0f}"
@@ -38,7 +44,7 @@ def quality(
         return NO_VALUE
     text = four_digits(value * factor) if decimals is None else f"{value * factor:.{decimals}f}"
     if not math.isnan(interval):
-        text += f" ± {interval * factor:.2g}"
+        text += f" ± {two_digits(interval * factor)}"
     if remarks:
         text += f" ({', '.join(remarks)})"
     return f"{text} {unit}".rstrip()

@@ -84,7 +84,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         factor, unit = names.scale_and_unit(row["metric"])
         difference = formats.difference(row["difference"], row["metric"], "+.3g")
         few = f"fewer than {MIN_SEEDS} common seeds" if row["n"] < MIN_SEEDS else "runs diverged"
-        difference += f" (no interval: {few})" if math.isnan(row["interval"]) else f" ± {row['interval'] * factor:.2g}"
+        half = formats.two_digits(row["interval"] * factor)
+        difference += f" (no interval: {few})" if math.isnan(row["interval"]) else f" ± {half}"
         metric = f"{names.metric_label(row['metric'])} minus LayerNorm's{' (percentage points)' if unit else ''}"
         cells = {
             "norm": names.label(row["series"]),

@@ -119,7 +119,7 @@ def _quality(row: dict[Any, Any], name: str) -> str:
     metric = row["metric"].split(" ", 1)[1]
     factor, _ = names.scale_and_unit(metric)
     count, median = row[f"{name}_n"], row[f"{name}_median"]
-    remarks = [f"sd {row[f'{name}_sd'] * factor:.2g}"] if count > 1 else []
+    remarks = [f"sd {formats.two_digits(row[f'{name}_sd'] * factor)}"] if count > 1 else []
     if math.isinf(median):
         remarks.append("the median run diverged")
     elif count + row["diverged"] > 2:

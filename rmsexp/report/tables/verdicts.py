@@ -192,7 +192,7 @@ def _smallest(row: Mapping[Any, Any]) -> str:
     if not math.isfinite(margin):
         return formats.NO_VALUE
     share = "" if math.isnan(gain) else f" ({100 * margin / gain:.0f} % of the gain over no norm)"
-    return f"{margin:.2g} {row['unit']}{share}"
+    return f"{formats.two_digits(margin)} {row['unit']}{share}"
 
 
 def _difference(row: Mapping[Any, Any]) -> str:
@@ -336,7 +336,8 @@ def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
     rate, uncertainty = "not chosen yet" if choice is None else "diverged at every rate", formats.NO_VALUE
     if choice is not None and choice.rate is not None:
         rate = f"{choice.rate:g}" + (f", the {choice.edge} of the grid" if choice.edge else "")
-        uncertainty = "not known" if math.isnan(choice.uncertainty) else f"{choice.uncertainty:.2g} {unit}"
+        known = f"{formats.two_digits(choice.uncertainty)} {unit}"
+        uncertainty = "not known" if math.isnan(choice.uncertainty) else known
     return {"chosen rate": rate, "uncertainty of tuning": uncertainty}
 
 
@@ -362,6 +363,6 @@ def _final(campaign: Campaign, norm: str) -> str:
         return formats.NO_VALUE
     mean, sd, interval = statistics.estimate(np.array(values))
     unit = names.scale_and_unit(campaign.score.metric)[1]
-    spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
+    spread = "" if math.isnan(interval) else f" ± {formats.two_digits(interval)} (sd {formats.two_digits(sd)})"
     (seeds,) = formats.of_seeds(len(values), len(ended)) or [formats.counted(len(values), "seed")]
     return f"{formats.four_digits(mean)}{spread} {unit}, {seeds}".replace(" ,", ",")
