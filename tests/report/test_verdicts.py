@@ -205,6 +205,16 @@ def test_what_stands_beside_an_outcome(tmp_path: Path) -> None:
     assert [verdict.outcome for verdict in state.verdicts[1:]] == ["inconclusive"]
 
 
+def test_a_campaign_that_names_the_implementation_counts_and_has_times(tmp_path: Path) -> None:
+    level = {"ln+impl=fused": 16.0, "rms+impl=fused": 16.1}
+    claims = [EQUAL | {"a": "rms+impl=fused", "b": "ln+impl=fused"}]
+    found = verdicts.table(written(tmp_path, Campaign(level=level, best=dict.fromkeys(level, 0.004), claims=claims)))
+    saved = pd.DataFrame([{"series": "rms+impl=fused", "task": "cifar10", "setting": "small", "ratio": 0.9}])
+    first = answer.answer([], found, {"eager": saved[:0].assign(too_wide=False), "fused": saved.assign(too_wide=False)})
+    assert first.table[answer.TIMES["fused"]].tolist() == ["10.0 % (1 timing)"]
+    assert "RMSNorm against LayerNorm: equal within the margin on 1 of 1 tasks; saves 10.0 %" in first.sentences[0]
+
+
 def test_a_task_on_which_one_campaign_refutes_equality_is_not_equal(tmp_path: Path) -> None:
     level = Campaign().level | {"rms": 17.0}
     strict = Campaign(name="strict", level=level, claims=[EQUAL | {"margin": 0.5}])

@@ -44,8 +44,9 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     rows += [row for report in reports for row in _of_setting(report, narrow)]
     rows.sort(key=lambda row: _place(row[NORM]))
     table = pd.DataFrame([row | {NORM: names.label(row[NORM]), AGAINST: names.label(row[AGAINST])} for row in rows])
-    norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
-    sentences = [_sentence(norm, over, narrow) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
+    against_ln = {names.without_impl(row[NORM]) for row in rows if names.is_plain_ln(row[AGAINST])}
+    norms, claimed = sorted(against_ln - {REFERENCE}, key=_place), set(over["a"].map(names.without_impl))
+    sentences = [_sentence(norm, over, narrow) for norm in norms if norm in claimed or _place(norm)[0] < 0]
     if not rows:
         needed = "LayerNorm (norm=ln) and another norm with the same norm.impl in one setting, one better than chance"
         open_yet = "; campaigns are not decided yet (see Verdicts)" * (not decided.empty)
@@ -126,13 +127,13 @@ def _times(savings: Savings, norm: str, against: str, task: str, setting: str | 
     """Return the time saved against LayerNorm on a task, by heading; in ``setting`` alone, if it was timed there."""
     cells = {}
     for impl, heading in TIMES.items():
-        rows = [row for row in _of_norm(savings[impl], norm) if row["task"] == task and against == REFERENCE]
+        rows = [row for row in _of_norm(savings[impl], norm) if row["task"] == task and names.is_plain_ln(against)]
         cells[heading] = _range([row for row in rows if row["setting"] == setting] or rows)
     return cells
 
 
 def _of_norm(savings: Sequence[dict[Any, Any]], norm: str) -> list[dict[Any, Any]]:
-    return [row for row in savings if names.without_impl(row["series"]) == norm]
+    return [row for row in savings if names.without_impl(row["series"]) == names.without_impl(norm)]
 
 
 def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
@@ -149,7 +150,8 @@ def _sentence(norm: str, over: pd.DataFrame, savings: Savings) -> str:
     A task counts if all campaigns on it say so.
     Tasks on which a model without norm would equal LayerNorm, too, are counted apart.
     """
-    equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
+    of_norm = (over["a"].map(names.without_impl) == norm) & over["b"].map(names.is_plain_ln)
+    equal = over[of_norm & (over["test"] == claims.EQUIVALENCE)]
     held = equal[~equal["task"].isin(equal["task"][equal["outcome"] != claims.SUPPORTED])]
     seen = held["task"][~held["blind"].astype(bool)].nunique()
     unseen = held["task"].nunique() - seen
