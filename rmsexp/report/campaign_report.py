@@ -122,7 +122,9 @@ def _charts(
     ladders = [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder]
     # where most norms have no time, a panel of the others would mislead
     of_most = [(campaign, own) for campaign, own in timed if 2 * len(own.seconds) > len(campaign.norms)]
-    newer = {campaign.supersedes: campaign.norms for campaign in decided}
+    newer: dict[str | None, list[str]] = {}
+    for campaign in decided:
+        newer.setdefault(campaign.supersedes, []).extend(campaign.norms)
     by_time = [panels.equal_time(each, records, own, looks, newer.get(each.name, ())) for each, own in of_most]
     machines = "\nmachines: " + ", ".join(f"{campaign.name} {own.machine}" for campaign, own in of_most)
     drawn = {
