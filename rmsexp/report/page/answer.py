@@ -12,7 +12,7 @@ import pandas as pd
 
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.report.setting_report import SettingReport
-from rmsexp.report.tables import formats, verdicts
+from rmsexp.report.tables import formats, seed_tests, verdicts
 from rmsexp.rules import claims, measures, pairs
 
 TITLE = "Norms compared"
@@ -85,7 +85,8 @@ def _outcome(row: dict[Any, Any]) -> str:
 def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]:
     """Return a row for each series that the setting has beside LayerNorm of its implementation; none for tuning runs.
 
-    If all runs ended before the steps of their recipe, the row says so.
+    Instead of a difference without an interval it has the reason. If all runs ended before the steps of their recipe,
+    the row says so.
     """
     runs, tests = report.records.runs, report.numbers("paired")
     if runs["evaluation"].eq("validation").any() or tests.empty:
@@ -102,16 +103,19 @@ def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]
         half = factor * row["interval"]
         level = f"{100 * statistics.CONFIDENCE:.4g} %" + ", Bonferroni" * int(tests["interval"].count() > 1)
         difference = _signed(value, value - half, value + half, level, row["metric"])
-        unit = quantities.unit_of_difference(report.records, row["metric"])
-        text = f"{f'{difference} {unit}'.rstrip()}, {formats.counted(row['n'], 'seed')}"
+        unit, seeds = quantities.unit_of_difference(report.records, row["metric"]), formats.counted(row["n"], "seed")
         norm = names.without_impl(row["series"])
         impl = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         cells = {NORM: norm, AGAINST: REFERENCE, "task": report.task, "runs": f"{report.setting}{short}, {data}{impl}"}
         counts = (("diverged", norm), ("ln_diverged", REFERENCE))
         lost = [f"{row[key]} with {names.label(of)} diverged" for key, of in counts if row[key]]
         lost += [f"{row['both_diverged']} with both diverged"] * bool(row["both_diverged"])
-        none = "; ".join(lost) or "no seed of both has a value"
-        cells[QUALITY] = f"{formats.NO_VALUE} ({none})" if math.isnan(value) else "; ".join([text, *lost])
+        if math.isnan(half):  # a difference alone would say nothing
+            few = f"{seeds}: too few" if row["n"] else "no seed of both has a value"
+            reasons = [few] * (row["n"] < seed_tests.MIN_SEEDS) + lost
+            cells[QUALITY] = f"{formats.NO_VALUE} ({'; '.join(reasons)})"
+        else:
+            cells[QUALITY] = "; ".join([f"{difference} {unit}".rstrip() + f", {seeds}", *lost])
         cells["verdict"] = formats.NO_VALUE
         rows.append(cells | _times(savings, norm, REFERENCE, report.task, report.setting))
     return rows

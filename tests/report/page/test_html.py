@@ -15,7 +15,7 @@ from helpers.records import load_timings, write_run, write_timing
 from rmsexp.report.page import answer, html
 from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.setting_report import SettingReport
-from rmsexp.report.tables import seed_tests, verdicts
+from rmsexp.report.tables import formats, seed_tests, verdicts
 from rmsexp.report.tables.markup import Table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
@@ -132,8 +132,8 @@ def test_pairs_without_a_difference_say_why(tmp_path: Path) -> None:
             write_run(tmp_path, series, seed, dataset=REAL, impl="own")
     write_run(tmp_path, "prms", 2, status="diverged", dataset=REAL, impl="own")
     table = answer.answer([with_tests(report(tmp_path))], UNDECIDED, NONE).table
-    assert table[answer.QUALITY][0].endswith(" (no seed of both has a value)")
-    assert table[answer.QUALITY][1].endswith("2 seeds; 1 with pRMSNorm diverged")
+    reasons = ["(no seed of both has a value)", "(2 seeds: too few; 1 with pRMSNorm diverged)"]
+    assert table[answer.QUALITY].tolist() == [f"{formats.NO_VALUE} {reason}" for reason in reasons]
     assert set(table["runs"]) == {"demo, own data"}
 
 
