@@ -36,7 +36,8 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
 
     where r is the correlation of w in neighbouring rounds, corrected for its bias and at least 0. The interval is
     m ± t error with n (1 - r) / (1 + r) / 2 - 1 degrees of freedom: the effective number of rounds, of which half are
-    left. ``scripts/timing_coverage.py`` shows how often such intervals contain the true ratio.
+    left. It is NaN with a single round. ``scripts/timing_coverage.py`` shows how often such intervals contain the true
+    ratio.
 
     Args:
         seconds: the time of a norm or layer in each round, in their order, ``(rounds,)``.
@@ -46,6 +47,8 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
     and Pope, "Bias in the estimation of autocorrelations" (1954).
     """
     logarithms = np.log(np.asarray(seconds, float) / np.asarray(reference, float))
+    if len(logarithms) == 1:
+        return Interval(float(np.exp(logarithms[0])), math.nan, math.nan)
     if np.ptp(logarithms) < 1e-12:  # no variation, as for the reference relative to itself
         return Interval(*[float(np.exp(logarithms[0]))] * 3)
     rounds = len(logarithms)

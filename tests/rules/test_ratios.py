@@ -12,6 +12,7 @@ def test_a_ratio_is_paired_by_round() -> None:
     reference = np.array([1.0, 5.0, 2.0, 9.0, 3.0, 4.0])  # the machine's speed changes from round to round
     assert paired_ratio(0.9 * reference, reference) == pytest.approx((0.9, 0.9, 0.9))
     assert paired_ratio(reference, reference) == (1, 1, 1)
+    assert paired_ratio([0.09], [0.1]) == pytest.approx((0.9, np.nan, np.nan), nan_ok=True)
     disturbed = 0.9 * reference
     disturbed[1] *= 30
     assert paired_ratio(disturbed, reference).ratio == pytest.approx(0.9)
