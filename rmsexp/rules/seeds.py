@@ -83,22 +83,19 @@ def power(
     return float(end / 2 * np.sum(WEIGHTS * density * inside))
 
 
-def power_of(verdict: Verdict) -> float:
-    """Return the power of a verdict's test at a true difference of 0, with the spread of its differences.
+def sensitivity(verdict: Verdict) -> tuple[float, float]:
+    """Return the power of a verdict's test, and the :func:`smallest` difference that its interval would tell from 0.
 
-    NaN for superiority, and if the interval has no finite lower end, as where diverged runs rule out support.
+    The power is that at a true difference of 0, with the spread of the verdict's differences; NaN for superiority. Both
+    are NaN if the interval has no finite lower end, as where diverged runs rule out support.
     """
-    if verdict.claim.margin is None or not math.isfinite(verdict.low):
-        return math.nan
-    rates = float(np.nan_to_num(verdict.rates))
-    return power(verdict.claim, verdict.sd, verdict.pairs, (1 - verdict.level) / 2, rates=rates)
-
-
-def smallest_seen(verdict: Verdict) -> float:
-    """Return the :func:`smallest` difference that a verdict's interval would tell from 0; NaN without a lower end."""
     if not math.isfinite(verdict.low):
-        return math.nan
-    return smallest(verdict.sd, verdict.pairs, float(np.nan_to_num(verdict.rates)), verdict.level)
+        return math.nan, math.nan
+    rates = float(np.nan_to_num(verdict.rates))
+    seen = smallest(verdict.sd, verdict.pairs, rates, verdict.level)
+    if verdict.claim.margin is None:
+        return math.nan, seen
+    return power(verdict.claim, verdict.sd, verdict.pairs, (1 - verdict.level) / 2, rates=rates), seen
 
 
 def smallest(sd: float, count: int, rates: float = 0.0, level: float = 1 - 2 * ALPHA) -> float:

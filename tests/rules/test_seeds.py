@@ -104,7 +104,7 @@ def test_the_uncertainty_of_rates_asks_for_more_seeds_unless_it_rules_the_claim_
 def test_the_smallest_difference_that_is_seen_by_simulation(rates: float) -> None:
     uncertainty = {"a": 2 * rates, "b": 0.0} if rates else {}
     (verdict,) = claims.decide([EQUIVALENT], scores(1.0), "max", range(8), uncertainty)
-    seen, generator = seeds.smallest_seen(verdict), np.random.default_rng(0)
+    (_, seen), generator = seeds.sensitivity(verdict), np.random.default_rng(0)
     differences = generator.normal(seen, 1, (4000, 8)) + generator.normal(0, rates, (4000, 1))
     found = np.mean([significance.interval(row, 0.05, rates)[0] > 0 for row in differences])
     assert found == pytest.approx(seeds.POWER, abs=0.02)

@@ -80,10 +80,9 @@ def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     row |= remarks.strength(campaign, verdict)
     row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1], "seeds": verdict.pairs}
     row["reason"] = verdict.reason
-    chance = seeds.power_of(verdict)
-    row |= {"smallest_seen": seeds.smallest_seen(verdict), "power": chance}
-    if verdict.outcome == claims.INCONCLUSIVE and not math.isnan(chance):
-        power = f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
+    row["power"], row["smallest_seen"] = seeds.sensitivity(verdict)
+    if verdict.outcome == claims.INCONCLUSIVE and not math.isnan(row["power"]):
+        power = f"the power for a true difference of 0 is {row['power']:.2f} with {verdict.pairs} seeds and this spread"
         row["reason"] = "; ".join(filter(None, (verdict.reason, power)))
     return row
 
