@@ -148,7 +148,7 @@ def measure_rounds(
         next_check = len(timed) + max(4, len(timed) // 4)
         seconds = dict(zip(series, zip(*(each.seconds for each in timed), strict=True), strict=True))
         ratios = {name: paired_ratio(values, seconds[options.reference]) for name, values in seconds.items()}
-        widest = max(ratio.width / ratio.ratio for ratio in ratios.values())
+        widest = max((ratio.high - ratio.low) / ratio.ratio for ratio in ratios.values())
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
         if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:

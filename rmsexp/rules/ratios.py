@@ -20,10 +20,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def width(self) -> float:
-        return self.high - self.low
-
 
 def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
     """Return the ratio seconds / reference in one process, with a t-interval over rounds that may be correlated.
