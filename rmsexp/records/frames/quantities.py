@@ -75,13 +75,9 @@ def missing(records: Records) -> str:
         found = set(values(records, quantity)["series"])
         lacking = [names.label(name) for name in series if name not in found]
         if lacking:
-            parts.append(words(quantity) + (f" of {', '.join(lacking)}" if len(lacking) < len(series) else ""))
+            name = names.on_split(quantity.split, quantity.metric, quantity.label)
+            parts.append(name + (f" of {', '.join(lacking)}" if len(lacking) < len(series) else ""))
     return f"without a recorded value, so not drawn: {'; '.join(parts)}" if parts else ""
-
-
-def words(quantity: Quantity) -> str:
-    """Return a quantity's name for people, such as "validation BLEU"."""
-    return names.on_split(quantity.split, quantity.metric, quantity.label)
 
 
 def title(quantity: Quantity) -> str:
