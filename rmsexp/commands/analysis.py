@@ -42,13 +42,9 @@ def main(argv: Sequence[str]) -> int:
     out = getattr(arguments, "out", Path())
     if arguments.analysis == "hidden_stats":
         classes.load_own(arguments.config_dir, arguments.norm_class)
-    if arguments.analysis == "invariance":
-        tables = analyse()
-    elif arguments.analysis == "layers":
-        tables = analyse(arguments.runs, out)
-    else:
-        tables = analyse(arguments.runs)
-    for table in tables:
+    runs = [] if arguments.analysis == "invariance" else [arguments.runs]
+    figures = [out] * (arguments.analysis == "layers")  # which draws them in this folder
+    for table in analyse(*runs, *figures):
         _publish(table, out / f"{table.name}.csv")
     return 0
 
