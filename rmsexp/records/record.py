@@ -409,7 +409,7 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
     failed early has only a ``status.json``.
     """
     for folder in sorted({path.parent for name in files for path in find(root, name)}):
-        if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
+        if ".old" not in folder.name:
             yield folder
 
 
