@@ -1,7 +1,7 @@
 """The report of one setting: its tables, texts and figures, from records alone."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -110,12 +110,14 @@ def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> Se
     if not comparable and timings.empty:
         return SettingReport(folder, to, records)
     to.mkdir(parents=True, exist_ok=True)
-    tables = list(_tables(task, records if comparable else None, timings))
+    tables = list(_tables(records if comparable else None, timings))
     sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
     if comparable:
         sentences, notes = versus_paper.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
-    notes = [*notes, *_about_paper(task, tables)]
+    for table in tables:
+        if table.name == "paper":
+            notes += paper.remarks(table.numbers.assign(norm=table.numbers["series"].map(names.without_impl)))
     report = SettingReport(folder, to, records, tables, sentences, notes, charts)
     for table in tables:
         atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
@@ -125,10 +127,10 @@ def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> Se
     return report
 
 
-def _tables(task: str, records: Records | None, timings: pd.DataFrame) -> Iterator[Table]:
+def _tables(records: Records | None, timings: pd.DataFrame) -> Iterator[Table]:
     """Yield the tables for which a setting has data. ``records``: None if its runs cannot be compared."""
     if records is None:
-        yield from savings.tables(timings, task)
+        yield from savings.tables(timings)
         return
     target = statistics.target(records)
     numbers = summary.table(records)
@@ -137,19 +139,8 @@ def _tables(task: str, records: Records | None, timings: pd.DataFrame) -> Iterat
         yield Table("paired", "Against LayerNorm, seed by seed", numbers, seed_tests.readable(numbers))
     if len(numbers := versus_paper.table(records)):
         yield Table("paper", "Compared with the paper", numbers, versus_paper.readable(numbers, target))
-    yield from savings.tables(timings, task)
+    yield from savings.tables(timings)
     if goal := time_to_target.level(records):
         split, level, title = goal
         numbers = time_to_target.table(records, split, level)
         yield Table("target", title, numbers, time_to_target.readable(numbers))
-
-
-def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
-    """Return what is noted about the paper's numbers in the tables of a setting."""
-    shown = [paper.numbers().iloc[:0]]
-    for table in tables:
-        if table.name == "paper":
-            shown.append(table.numbers.assign(norm=table.numbers["series"].map(names.without_impl)))
-        elif table.name.startswith("saving") and (found := savings.published(table.numbers, task)) is not None:
-            shown.append(found)
-    return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"]))

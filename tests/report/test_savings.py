@@ -72,7 +72,7 @@ def test_every_machine_and_number_of_threads_has_a_marker_of_its_own_in_the_lege
 
 def tables(root: Path) -> list[Table]:
     """Return the tables of savings of the only setting, without the list of its records."""
-    return [table for table in savings_table.tables(load_timings(root), "cifar10") if table.name != "timings"]
+    return [table for table in savings_table.tables(load_timings(root)) if table.name != "timings"]
 
 
 def test_savings_are_interleaved(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> No
     write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
     assert tables(tmp_path) == []
     write_timing(tmp_path, {"rms": 1.0, "rms+impl=fused": 0.7}, number=1)
-    listed = list(savings_table.tables(load_timings(tmp_path), "cifar10"))[-1].numbers
+    listed = list(savings_table.tables(load_timings(tmp_path)))[-1].numbers
     lonely, fused = listed.to_dict("records")
     assert (lonely["record"], lonely["in the tables above"][:13]) == ("steps0", "no: LayerNorm")
     assert (fused["record"], fused["impl"], fused["in the tables above"]) == ("steps1", "eager and fused", "yes")

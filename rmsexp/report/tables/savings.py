@@ -3,7 +3,7 @@
 There is a table for each clock (:mod:`rmsexp.records.frames.comparable`). Norm layers alone have tables of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,9 @@ COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
-PAPER: dict[str, tuple[str, Callable[[float], str]]] = {  # of the paper's metrics beside ours: the name and the format
-    "seconds_per_1k_steps": ("seconds per 1k steps", formats.without_exponent),
-    "saving_vs_ln": ("saving", formats.saving),
-}
 
 
-def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
+def tables(timings: pd.DataFrame) -> Iterator[Table]:
     """Yield the tables of the timing records of a setting, and last the list of the records.
 
     They are: against LayerNorm of the same implementation, fused against eager, and layers alone. In the numbers, with
@@ -51,15 +47,14 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
         numbers[["saving", "low", "high"]] = [timing_records.saving(row) for row in comparison.rows.to_dict("records")]
         numbers = numbers[COLUMNS]
         title = f"{what} ({comparable.clock(comparison)})"
-        yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers, task))
+        yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers))
     listed = timing_table(timings, [*whole, *alone], fused)
     yield Table("timings", "Timing records", listed, listed)
 
 
-def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
-    is_mixed, of_paper, rows = table["impl"].nunique() > 1, published(table, task), []
-    numbers = [] if of_paper is None else of_paper.to_dict("records")
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as text."""
+    is_mixed, rows = table["impl"].nunique() > 1, []
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
         note = ", ".join(filter(None, (row["kind"], row["note"])))
@@ -73,24 +68,12 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
             ),
             "processes, rounds": _replication(row),
         }
-        for metric, (name, form) in PAPER.items() if of_paper is not None else ():
-            found = (one for one in numbers if (one["norm"], one["metric"]) == (plain.lower(), metric))
-            shown = (f"{form(one['value'])} ({one['framework']}, {one['table']})" for one in found)
-            cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
         rows.append(cells)
     return pd.DataFrame(rows)
 
 
 def _replication(row: dict[Any, Any]) -> str:
     return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
-
-
-def published(table: pd.DataFrame, task: str) -> pd.DataFrame | None:
-    """Return the rows of :func:`.paper.numbers` on times of a table's norms; None unless it is of eager steps."""
-    if set(table["impl"]) != {"eager"} or table["timed"].iloc[0] != "steps":
-        return None
-    numbers, norms = paper.numbers(), table["series"].map(names.without_impl).str.lower()
-    return numbers[(numbers["task"] == task) & numbers["metric"].isin(PAPER) & numbers["norm"].isin(norms)]
 
 
 def timing_table(
