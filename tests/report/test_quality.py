@@ -65,7 +65,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert row["difference"] == pytest.approx(difference.mean())
     assert row["interval"] == pytest.approx((high - low) / 2)
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
-    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.5 ± 3"]
+    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.50 ± 3"]
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "± ")])
@@ -159,7 +159,7 @@ def test_a_run_of_the_baseline_that_has_just_begun_does_not_shorten_the_others(t
 def test_runs_on_several_data_sets_have_no_differences(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.11], dataset=CIFAR10)
     write_errors(tmp_path, "ln", 1, [0.9, 0.11])
-    assert versus_paper.table(setting(tmp_path))["final_difference"].isna().all()
+    assert versus_paper.table(setting(tmp_path))["difference"].isna().all()
 
 
 def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> No
     splits = {"valid": 20.0, "test": 22.0, "test2017": 24.0}
     write_rows(folder, [training(100, 1.0, 0.1) | {"split": split, "bleu": bleu} for split, bleu in splits.items()])
     table = versus_paper.table(load(tmp_path))
-    assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
+    assert table.groupby("data")["value"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
     assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}
 
 

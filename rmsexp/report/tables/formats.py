@@ -61,8 +61,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def signed(value: float, metric: str) -> str:
-    """Return a difference, which is given in the displayed unit, with sign and two or four decimals: "+0.51"."""
-    return f"{value:+z.{4 if metric in FINE else 2}f}"  # z: no negative zero
+    """Return a difference, which is given in the displayed unit, with sign and two or four decimals: "+0.51".
+
+    Return ``NO_VALUE`` for NaN.
+    """
+    return NO_VALUE if math.isnan(value) else f"{value:+z.{4 if metric in FINE else 2}f}"  # z: no negative zero
 
 
 def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
@@ -82,14 +85,6 @@ def _end(value: float, metric: str, bounds: Sequence[float]) -> str:
     texts = [f"{value:+.{decimals}f}" for decimals in range(fewest, fewest + MORE_DECIMALS + 1)]
     sides = [np.sign(value - bound) for bound in bounds]
     return next((text for text in texts if [np.sign(float(text) - bound) for bound in bounds] == sides), texts[0])
-
-
-def difference(value: float, metric: str, form: str) -> str:
-    """Return the difference of two values of a metric, without unit, such as "+0.51" for the ``form`` "+.2f".
-
-    The difference of fractions is in percentage points. Return ``NO_VALUE`` for NaN.
-    """
-    return NO_VALUE if math.isnan(value) else f"{value * scale_and_unit(metric)[0]:{form}}"
 
 
 def median_and_range(median: float, low: float, high: float, remark: str = "") -> str:

@@ -82,7 +82,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in table.to_dict("records"):
         factor, unit = names.scale_and_unit(row["metric"])
-        difference = formats.difference(row["difference"], row["metric"], "+.3g")
+        difference = formats.signed(row["difference"] * factor, row["metric"])
         few = f"fewer than {MIN_SEEDS} common seeds" if row["n"] < MIN_SEEDS else "runs diverged"
         half = formats.two_digits(row["interval"] * factor)
         difference += f" (no interval: {few})" if math.isnan(row["interval"]) else f" ± {half}"

@@ -1,7 +1,5 @@
 """The quality of our runs beside the numbers of the paper, and the comparison of its Figure 1 in words."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -22,8 +20,8 @@ DATA = {
     "newstest2014": "WMT14 en-de",
     "newstest2017": "WMT14 en-de",
 }
-MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
-COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
+MEANS = ["series", "seeds", "value", "n"]
+COLUMNS = [*MEANS, "paper", "difference"]
 # of Figure 1
 WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
 
@@ -32,10 +30,10 @@ def table(records: Records) -> pd.DataFrame:
     """Return one row per series and number of the paper for its norm and the target metric on an evaluated split.
 
     Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
-    in percent are fractions. ``final``, ``best``: our means over seeds at the common step and at the best evaluation on
-    the selection split; NaN if all runs diverged or failed. ``…_n``: the number of runs in the mean, which neither
-    diverged nor failed, of ``seeds`` runs. ``paper``: the paper's number. Differences are ours minus the paper's; they
-    are NaN if the data are not the same.
+    in percent are fractions. ``value``: our mean over seeds of the runs' results
+    (:func:`rmsexp.records.frames.statistics.headline`); NaN if all runs diverged or failed. ``n``: the number of runs
+    in the mean, which neither diverged nor failed, of ``seeds`` runs. ``paper``: the paper's number. ``difference``:
+    ours minus the paper's; NaN if the data are not the same.
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
@@ -46,51 +44,37 @@ def table(records: Records) -> pd.DataFrame:
     runs["norm"] = runs["series"].map(names.without_impl).str.lower()  # as the paper's numbers name it
     step, parts = statistics.common_step(records), []
     for name in evaluated:
-        final, best = (values(records, step, name) for values in (statistics.final_metric, statistics.best_metric))
-        by_series = runs.assign(final=final, best=best).groupby(["series", "norm"])
-        means = by_series.agg(
-            seeds=("seed", "size"),
-            final=("final", "mean"),
-            final_n=("final", "count"),
-            best=("best", "mean"),
-            best_n=("best", "count"),
-        )
-        parts.append(means.reset_index().merge(published[split == name], on="norm"))
+        by_series = runs.assign(value=statistics.headline_metric(records, step, name)).groupby(["series", "norm"])
+        means = by_series.agg(seeds=("seed", "size"), value=("value", "mean"), n=("value", "count")).reset_index()
+        parts.append(means.merge(published[split == name], on="norm"))
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
     ours = records.runs["dataset"].dropna()
     of_data = {data: len(ours) > 0 and all(name.startswith(prefix) for name in ours) for data, prefix in DATA.items()}
     same = rows["data"].map(of_data).fillna(False).astype(bool)
-    for name in ("final", "best"):
-        rows[f"{name}_difference"] = (rows[name] - rows["paper"]).where(same)
+    rows["difference"] = (rows["value"] - rows["paper"]).where(same)
     order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
     rows = rows.sort_values("series", key=lambda series: series.map(order), kind="stable")
     return rows[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return the table as text, without empty columns: differences on other data, and the best of runs with a score."""
-    points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
-    last = statistics.final_label(target)
+    """Return the table as text, with differences only if ours are on the paper's data."""
+    (factor, unit), metric = names.scale_and_unit(target.metric), target.metric
+    is_final = statistics.headline(target) == "final"
+    result = statistics.final_label(target) if is_final else f"best on {target.selection}"
+    difference = "minus paper" + " (points)" * bool(unit)
     rows = [
         {
             "norm": names.label(row["series"]),
-            PAPER: formats.quality(row["paper"], target.metric, decimals=2),
-            last: _mean(row, "final", target.metric),
-            f"{last} minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
-            f"best on {target.selection}": _mean(row, "best", target.metric),
-            f"best minus paper{points}": formats.difference(row["best_difference"], target.metric, "+.2f"),
+            PAPER: formats.quality(row["paper"], metric, decimals=2),
+            result: formats.quality(row["value"], metric, remarks=formats.of_seeds(row["n"], row["seeds"]), decimals=2),
+            difference: formats.signed(factor * row["difference"], metric),
             "source": "; ".join(filter(None, (row["table"], row["framework"], row["data"]))),
         }
         for row in table.to_dict("records")
     ]
     cells = pd.DataFrame(rows)
-    empty = [name for name in cells if name != last and (cells[name] == formats.NO_VALUE).all()]
-    return cells.drop(columns=empty)
-
-
-def _mean(row: dict[Any, Any], name: str, metric: str) -> str:
-    remarks = formats.of_seeds(row[f"{name}_n"], row["seeds"])
-    return formats.quality(row[name], metric, remarks=remarks, decimals=2)
+    return cells.drop(columns=difference) if (cells[difference] == formats.NO_VALUE).all() else cells
 
 
 def figure_1(records: Records) -> list[str]:
