@@ -5,6 +5,7 @@ Last come runs that get a score, which is apart from their evaluations on the va
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from scipy import stats as scipy_stats
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
+from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
 
@@ -49,6 +51,11 @@ def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tm
     assert [row[name] for name in ("final_n", "seeds", "diverged", "failed")] == [3, 5, 1, 1]
     assert row["final_median"] == pytest.approx(0.65)  # of 0.2, 0.3, 1.0 and a diverged run
     assert text == "50.00 ± 110 (sd 44, median 65.00, 3 of 5 runs) %"
+    write(tmp_path, "rms", 0.2)
+    for seed, remark in ((1, ""), (2, "the median run diverged, ")):  # of two runs there is no median run
+        write_errors(tmp_path, "rms", seed, [0.9], status="diverged")
+        text = summary_table.readable(summary_table.table(setting(tmp_path))).iloc[1, 3]
+        assert text == f"20.00 ({remark}1 of {seed + 1} runs) %"
 
 
 def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:
@@ -114,6 +121,37 @@ def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str
     row = time_to_target.table(setting(tmp_path), "test", 0.5).set_index("series").loc["rms"]
     assert (row["runs"], row["reached"], row["diverged"]) == (6, 4, 2 * diverged)
     assert row["steps"] == steps
+
+
+def steps_to(times: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """Return the table of series whose runs reach the level after these steps; inf: never."""
+    of_all = {"status": "finished", "evaluation": None, "target_split": "test", "target_metric": "error"}
+    of_all |= {"target_mode": "min", "target_selection": "test"}
+    rows = [(f"{series}/{run}", str(series), step) for series, own in enumerate(times) for run, step in enumerate(own)]
+    runs = pd.DataFrame(rows, columns=["folder", "series", "step"]).assign(**of_all)
+    metrics = runs[np.isfinite(runs["step"])].assign(split="test", error=0.4)
+    return time_to_target.table(Records(runs, metrics, []), "test", 0.5)[["steps", "steps_low", "steps_high"]]
+
+
+def test_runs_that_do_not_reach_the_level_count_as_never() -> None:
+    for times in ([7.0], [4.0, 1.0], [3.0, 1.0, 9.0], [4.0, 2.0, 8.0, 2.0], [5.0, 5.0, 5.0]):
+        assert steps_to([times])["steps"].tolist() == [np.median(times)]
+    assert steps_to([[100, 200, math.inf], [100, math.inf]])["steps"].tolist() == [200, math.inf]
+
+
+def test_intervals_of_steps_need_six_runs() -> None:
+    assert steps_to([[1, 2, 3, 4, 5]]).iloc[0, 1:].isna().all()
+    found = steps_to([[1, 2, 3, 4, 5, 6], [3] * 6, [2, 3, 4, 5, 6, 7, 8, math.inf]])
+    assert found.iloc[:, 1:].to_numpy().tolist() == [[1, 6], [3, 3], [2, math.inf]]
+
+
+@pytest.mark.parametrize("runs", [6, 10, 16])
+def test_intervals_of_steps_hold_the_median(runs: int) -> None:
+    generator = np.random.default_rng(runs)
+    # the median is 20, and evaluations are at whole steps
+    times = np.ceil(20 * generator.lognormal(0, 0.4, (200, runs)))
+    found = steps_to(np.where(times <= 26, times, math.inf).tolist())
+    assert ((found["steps_low"] <= 20) & (found["steps_high"] >= 20)).mean() >= 0.94
 
 
 @pytest.mark.parametrize("errors", [[0.5], [0.3, 0.5]])

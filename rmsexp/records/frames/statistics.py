@@ -11,7 +11,7 @@ returned as a pandas Series, whose index is the run's folder.
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -109,16 +109,6 @@ def estimate(values: Array) -> tuple[float, float, float]:
     return float(values.mean()) if count else math.nan, sd, factor * sd
 
 
-def median(values: Array, diverged: int, mode: str) -> float:
-    """Return the median of the finite values and of ``diverged`` runs, each of which is worse than any value.
-
-    It is infinite (-inf if high values are better) if a run in the middle diverged, and NaN without runs.
-    """
-    worst = -pairs.sign(mode) * math.inf
-    ranked = np.concatenate([values[np.isfinite(values)], np.full(diverged, worst)])
-    return float(np.median(ranked)) if len(ranked) else math.nan
-
-
 @lru_cache(maxsize=RECENT)
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
     """Return the values of a metric on a split ("train" gives training rows), one row per run and step.
@@ -197,15 +187,3 @@ def headline_metric(
     """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
     result = final_metric if headline(target(records)) == "final" else best_metric
     return result(records, step, split, metric)
-
-
-def median_time(times: Array) -> tuple[float, float, float]:
-    """Return the median of the times at which runs reach something, and the ends of its exact 95 % interval.
-
-    ``times``: inf for runs that did not reach it, which count as if they never would. The interval is from order
-    statistics, so it holds for any distribution; NaN below six runs, where no interval has such a probability.
-    """
-    from scipy import stats  # takes as long to import as pandas
-
-    interval: Any = stats.quantile_test(times, p=0.5).confidence_interval(CONFIDENCE)
-    return float(np.median(times)), float(interval.low), float(interval.high)

@@ -13,6 +13,7 @@ from rmsexp.config import score
 from rmsexp.records.frames import curves, names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.rules import pairs
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
@@ -26,10 +27,11 @@ def table(records: Records) -> pd.DataFrame:
     ``scored``, of the scores; ``best_on_<split>``: mean of ``metric`` at each run's best evaluation on that split up to
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
-    median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``seconds_per_1k_steps``: the
-    median over the undisturbed runs, or all if there is none, with its quartiles; ``seconds_<bucket>``: seconds in a
-    bucket of the clock, mean over the same runs; ``time_state``: such as "2 disturbed, 1 undisturbed";
-    ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
+    median with the diverged runs, each of which is worse than any value: infinite if a run in the middle diverged, NaN
+    without runs; ``seconds_per_1k_steps``: the median over the undisturbed runs, or all if there is none, with its
+    quartiles; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the same runs; ``time_state``: such as
+    "2 disturbed, 1 undisturbed"; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing,
+    absent if none is.
     """
     step, target = statistics.common_step(records), statistics.target(records)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
@@ -82,7 +84,9 @@ def _at_step(runs: Sequence[curves.Run], status: str) -> str:
 def _estimate(name: str, values: Mapping[Any, float], runs: Sequence[curves.Run], mode: str) -> dict[str, float]:
     of_runs = np.array([values[run["folder"]] for run in runs if run["folder"] in values], float)
     mean, sd, interval = statistics.estimate(of_runs)
-    median = statistics.median(of_runs, sum(run["status"] == "diverged" for run in runs), mode)
+    worst = -pairs.sign(mode) * math.inf
+    ranked = [*of_runs, *(worst for run in runs if run["status"] == "diverged")]
+    median = float(np.median(ranked)) if ranked else math.nan
     parts = {"n": len(of_runs), "sd": sd, "interval": interval, "median": median}
     return {name: mean} | {f"{name}_{part}": value for part, value in parts.items()}
 
@@ -120,10 +124,9 @@ def _quality(row: dict[Any, Any], name: str) -> str:
     factor, _ = names.scale_and_unit(metric)
     count, median = row[f"{name}_n"], row[f"{name}_median"]
     remarks = [f"sd {formats.two_digits(row[f'{name}_sd'] * factor)}"] if count > 1 else []
-    if math.isinf(median):
-        remarks.append("the median run diverged")
-    elif count + row["diverged"] > 2:
-        remarks.append(f"median {formats.four_digits(median * factor)}")
+    if count + row["diverged"] > 2:
+        lost = math.isinf(median)
+        remarks.append("the median run diverged" if lost else f"median {formats.four_digits(median * factor)}")
     if row.get("near_chance"):
         remarks.append("near chance")
     if count < row["seeds"]:

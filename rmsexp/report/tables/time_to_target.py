@@ -5,6 +5,7 @@ early. A run that reached the level and diverged later did reach it.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,9 +59,12 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
 
     ``runs``: the number of runs. ``reached``: of those that reached the level of the target metric. ``diverged``: of
     those that diverged before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first
-    evaluation at or beyond the level, not interpolated, and its 95 % interval; inf if it
-    was not reached. See :func:`rmsexp.records.frames.statistics.median_time`.
+    evaluation at or beyond the level, not interpolated, and the ends of its exact 95 % interval; inf if it was not
+    reached. The interval is from order statistics, so it holds for any distribution; NaN below six runs, where no
+    interval has such a probability.
     """
+    from scipy import stats  # takes as long to import as pandas
+
     _, metric, mode, *_ = statistics.target(records)
     rows = records.metrics.reindex(columns=["folder", "split", "step", metric])
     rows = rows[rows["split"] == split]
@@ -71,7 +75,9 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
         own = [run for run in runs if run["series"] == series]
         times = np.array([first.get(run["folder"], math.inf) for run in own])
         lost = sum(run["status"] == "diverged" and run["folder"] not in first for run in own)
-        found.append([series, len(own), int(np.isfinite(times).sum()), lost, *statistics.median_time(times)])
+        interval: Any = stats.quantile_test(times, p=0.5).confidence_interval(statistics.CONFIDENCE)
+        steps = [float(np.median(times)), float(interval.low), float(interval.high)]
+        found.append([series, len(own), int(np.isfinite(times).sum()), lost, *steps])
     return pd.DataFrame(found, columns=COLUMNS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.comparisons import summary
+from helpers.comparisons import summary, write_errors
 from helpers.records import write_run
 
 from rmsexp.compare import load
@@ -27,13 +27,17 @@ def test_intervals_need_three_seeds() -> None:
     assert interval == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees of freedom at 97.5 %
 
 
-@pytest.mark.parametrize(("mode", "worst"), [("min", math.inf), ("max", -math.inf)])
-def test_diverged_runs_are_the_worst_of_those_of_which_the_median_is_taken(mode: str, worst: float) -> None:
-    values = np.array([3.0, 1.0, 2.0, math.nan])
-    assert statistics.median(values, 0, mode) == 2.0
-    assert statistics.median(values, 2, mode) == (3.0 if mode == "min" else 1.0)
-    assert statistics.median(values, 3, mode) == statistics.median(np.array([]), 1, mode) == worst
-    assert math.isnan(statistics.median(np.array([]), 0, mode))
+@pytest.mark.parametrize(("mode", "median", "worst"), [("min", 0.3, math.inf), ("max", 0.1, -math.inf)])
+def test_diverged_runs_are_the_worst_of_those_of_which_the_median_is_taken(
+    mode: str, median: float, worst: float, tmp_path: Path
+) -> None:
+    target = {"split": "test", "metric": "error", "mode": mode, "selection": "test"}
+    for seed, error in enumerate([0.3, 0.1, 0.2]):
+        write_errors(tmp_path, "ln", seed, [0.9, error], target=target)
+    for seeds, expected in (((3, 4), median), ((5,), worst)):
+        for seed in seeds:
+            write_errors(tmp_path, "ln", seed, [0.9], target=target, status="diverged")
+        assert summary(tmp_path).loc["ln", "final_median"] == expected
 
 
 def test_tables_compare_at_the_last_common_step(results: Path) -> None:
@@ -126,31 +130,3 @@ def test_no_test_of_norms_that_are_both_near_chance(tmp_path: Path, monkeypatch:
 def test_runs_that_were_all_evaluated_only_before_training_are_compared_there(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", steps=4, status="interrupted")
     assert summary(tmp_path).loc["ln", "compared_at_step"] == 0
-
-
-# --- times until runs reach something, which some do not
-
-
-def test_runs_that_do_not_reach_it_count_as_never() -> None:
-    for times in ([7.0], [4.0, 1.0], [3.0, 1.0, 9.0], [4.0, 2.0, 8.0, 2.0], [5.0, 5.0, 5.0]):
-        assert statistics.median_time(np.array(times))[0] == np.median(times)
-    assert statistics.median_time(np.array([100, 200, math.inf]))[0] == 200
-    assert statistics.median_time(np.array([100, math.inf]))[0] == math.inf
-
-
-def test_intervals_need_six_runs() -> None:
-    assert np.isnan(statistics.median_time(np.array([1.0, 2, 3, 4, 5]))[1:]).all()
-    assert statistics.median_time(np.array([1.0, 2, 3, 4, 5, 6]))[1:] == (1, 6)
-    assert statistics.median_time(np.array([3.0] * 6))[1:] == (3, 3)
-    assert statistics.median_time(np.array([2.0, 3, 4, 5, 6, 7, 8, math.inf]))[1:] == (2, math.inf)
-
-
-@pytest.mark.parametrize("runs", [6, 10, 16])
-def test_intervals_hold_the_median(runs: int) -> None:
-    generator = np.random.default_rng(runs)
-    trials, held = 200, 0
-    for _ in range(trials):
-        times = np.ceil(20 * generator.lognormal(0, 0.4, runs))  # the median is 20, and evaluations are at whole steps
-        _, low, high = statistics.median_time(np.where(times <= 26, times, math.inf))
-        held += low <= 20 <= high
-    assert held >= 0.94 * trials
