@@ -8,7 +8,6 @@ import torch
 
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
-from rmsexp.report import paper
 from rmsexp.report.tables.markup import Table
 from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError
@@ -75,12 +74,3 @@ def analyse(runs: Sequence[Path]) -> list[Table]:
         text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
         tables.append(Table(str(run.absolute() / "hidden_stats"), title, table, text))
     return tables
-
-
-def published_table() -> pd.DataFrame:
-    """Return the paper's Table 5, with columns ``norm``, ``position`` ("1" to "4", or "all"), ``mean``, ``std``."""
-    rows = paper.numbers().query("table == 'Table 5'")
-    parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
-    wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
-    wide = wide.pivot(index=["norm", "position"], columns="statistic", values="value").reset_index()
-    return wide.rename(columns={"standard deviation": "std"})

@@ -18,6 +18,7 @@ from rmsexp.campaign.items import Items, Run
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.records.frames.load import load
+from rmsexp.report import paper
 from rmsexp.report.plots import canvas, paper_figures
 from rmsexp.report.tables import formats, markup
 from rmsexp.report.tables import items as item_tables
@@ -69,18 +70,18 @@ def _hidden_stats(item: Item, part: Part) -> Drawn:
     found = part.found
     assert found is not None
     measured, notes = _measured(found)
-    published = hidden_stats.published_table().assign(row="")
+    published = paper.numbers().query("table == 'Table 5'").set_index(["norm", "metric"])["value"]
+    positions = [*map(str, range(1, hidden_stats.POSITIONS + 1)), "ALL"]
     rows, numbers = [], []
     for row, norm in part.group.norms.items():
         ours = measured[(measured["series"] == found.series[row]) & (measured["mapping"] == MAPPING)]
-        for mark, statistic in (("M", "mean"), ("S", "std")):
+        for mark, column, statistic in (("M", "mean", "mean"), ("S", "std", "standard deviation")):
+            here = ours.groupby("position")[column].mean()
+            values = {f"{at}, {OURS}": here.get(at.lower()) for at in positions}
+            values |= {f"{at}, {PAPER}": published.get((norm, f"{statistic}, token position {at}")) for at in positions}
             cells = {"Model": row if mark == "M" else "", "": mark}
-            for half, table in ((OURS, ours), (PAPER, published[published["norm"] == norm])):
-                values = table.groupby("position")[statistic].mean()
-                for position in published["position"].unique():
-                    value = float(values.get(position, float("nan")))
-                    text = formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
-                    cells[f"{position.upper()}, {half}"] = text
+            for name, value in values.items():
+                cells[name] = formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
             rows.append(cells)
         numbers.append(ours.assign(row=row))
     return Drawn(

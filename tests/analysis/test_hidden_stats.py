@@ -12,8 +12,11 @@ from helpers.tasks import shake, train
 from helpers.translation_tasks import make, tiny
 
 from rmsexp import config
-from rmsexp.analysis import hidden_stats
+from rmsexp.analysis import hidden_stats, item_drawing
+from rmsexp.campaign import item_file
+from rmsexp.campaign.item_file import Found, Part
 from rmsexp.commands.analysis import main
+from rmsexp.compare import load
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
 from rmsexp.work import runner, trained
@@ -96,8 +99,11 @@ def test_the_command_writes_a_table(text_root: Path, tmp_path: Path, capsys: pyt
     assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
 
 
-def test_the_published_table_has_the_numbers_of_table_5() -> None:
-    table = hidden_stats.published_table().set_index(["norm", "position"])
-    assert len(table) == 15
-    assert table.loc[("none", "1")].to_dict() == {"mean": -2.6, "std": 7.35}
-    assert table.loc[("rms", "all")].to_dict() == {"mean": -0.73, "std": 1.5}
+def test_the_item_has_the_numbers_of_table_5(tmp_path: Path) -> None:
+    item = item_file.read("table5")
+    (group,) = item.groups
+    found = Found("rnnsearch/small", group.norms, load(tmp_path), [], None)
+    cells = item_drawing._hidden_stats(item, Part(group, found)).table.readable
+    first, last = cells.iloc[:2], cells.iloc[-2:]
+    assert [*first["1, paper"], *last["ALL, paper"]] == ["-2.60", "7.35", "-0.73", "1.50"]  # none and rms
+    assert cells.shape == (2 * len(group.norms), 12)
