@@ -128,10 +128,6 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def _readable(row: dict[Any, Any]) -> dict[str, str]:
     decided = row["outcome"] != UNDECIDED
-    pairs = {"diverged_a": row["a"], "diverged_b": row["b"], "diverged_both": "both"}
-    diverged = [f"{row[key]:.0f} {name}" for key, name in pairs.items() if decided and row[key]]
-    known = (row[key] for key in ("uncertainty_a", "uncertainty_b"))
-    uncertainty = " / ".join(formats.NO_VALUE if math.isnan(value) else f"{value:.2g}" for value in known)
     in_family, interval = isinstance(row["family"], str), formats.NO_VALUE
     if decided and in_family and not math.isnan(row["low"]):  # the one by which the claim was decided
         ends = formats.ends(row["low"], row["high"], row["score"].split()[1], row["margin"])
@@ -147,8 +143,6 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "smallest margin": _smallest(row) if decided else formats.NO_VALUE,
         "seeds": f"{row['seeds']:.0f}" if decided else formats.NO_VALUE,
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
-        "uncertainty of the rates of first / second norm": f"{uncertainty} {row['unit']}",
-        "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
         "why": "; ".join(filter(None, (row["reason"], *_explained(row), row["remarks"]))),
     }
 
