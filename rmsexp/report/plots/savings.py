@@ -57,14 +57,12 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     Savings that were measured beside other programs, or in few rounds, are grey. Intervals that are wider than
     ``WIDEST`` do not set the range of the axis: an arrow is at each end beyond it, and their ends are written.
 
-    ``rows``: the :func:`rows` of an implementation. ``timings``: all of them, whose machines are numbered.
+    ``rows``: the :func:`rows` of an implementation. ``timings``: all of them, whose machines are counted.
     """
     table = rows.assign(clock=[clock(row) for row in rows.to_dict("records")], series=rows["series"].map(without_impl))
     table["weak"] = (table["time_state"] != "undisturbed") | (table["rounds"] < FEWEST_ROUNDS)
-    timings = timings[timings["kind"] == "steps"]
-    timings = timings.assign(clock=[clock(row) for row in timings.to_dict("records")])
-    shown = {name: text for name, text in _short(timings).items() if name in set(table["clock"])}
-    markers = {name: MACHINES[min(number, len(MACHINES) - 1)] for number, name in enumerate(shown)}
+    clocks = sorted(set(table["clock"]))
+    markers = {name: MACHINES[min(number, len(MACHINES) - 1)] for number, name in enumerate(clocks)}
     looks = style.looks(in_order(table["series"]))
     labels, marks, ends, wide = list[str](), list[Mark](), [0.0], list[tuple[style.Look, float, float, float]]()
     for names_of_row, line in table.groupby(["task", "setting", "series"], sort=False):
@@ -97,7 +95,7 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     texts = [Text(height - 0.13, [f"{low:z.1f} to {high:z.1f} %"]) for _, height, low, high in wide]
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
-        for (marker, symbol), name in zip(markers.values(), shown.values(), strict=True)
+        for name, (marker, symbol) in markers.items()
     ]
     of_paper = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
     legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *of_paper]
@@ -108,22 +106,10 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     caption = [
         "whole training steps, timed interleaved; 95 % intervals over processes"
         + "; arrow: interval beyond the axis, ends written" * bool(wide),
-        f"{table['machine'].nunique()} of {timings['machine'].nunique()} machines: those that timed {impl} norms and "
-        "LayerNorm; a number in parentheses is the same machine in all figures",
+        f"{table['machine'].nunique()} of {timings.loc[timings['kind'] == 'steps', 'machine'].nunique()} machines: "
+        f"those that timed {impl} norms and LayerNorm",
         "; ".join(note for note, applies in notes.items() if applies),
     ]
     title = f"Time saved relative to LayerNorm, {impl} norms"
     panel = panel_of_rows(labels, marks, Axis("time saved per step (%)", (left, right)), 0)
     return Chart(title, list(filter(None, caption)), [replace(panel, texts=texts)], legend)
-
-
-def _short(table: pd.DataFrame) -> dict[str, str]:
-    """Return a name for people of each clock, without the identity of its machine: "AMD EPYC (2), 1 thread"."""
-    shown: dict[str, str] = {}
-    for _, same in table.groupby("processor", sort=True):
-        machines = sorted(set(map(str, same["machine"])))
-        for row in same.sort_values("clock").to_dict("records"):
-            number = f" ({machines.index(str(row['machine'])) + 1})" * (len(machines) > 1)
-            rest = f"{comparable.threads(row['threads'])}{comparable.precision(row['precision'])}"
-            shown[row["clock"]] = f"{row['processor']}{number}, {rest}"
-    return shown
