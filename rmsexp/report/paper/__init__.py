@@ -28,16 +28,11 @@ def numbers() -> pd.DataFrame:
     frame is cached: do not change it.
     """
     stored = pd.read_csv(HERE / "numbers.csv", dtype=str).fillna("")
-    long = stored.melt(ROW, var_name="norm", value_name="cell")
+    long = stored.melt(ROW, var_name="norm", value_name="cell", ignore_index=False).sort_index(kind="stable")
     long = long[long["cell"] != ""].reset_index(drop=True)
     cells = long.pop("cell").str.extract(CELL)
     notes = (long["note"] + "; " + cells.pop("remark").fillna("")).str.strip("; ")
-    tables = {name: place for place, name in enumerate(stored["table"].unique())}
-    return (
-        long.assign(note=notes, **cells.astype(float))
-        .sort_values("table", key=lambda names: names.map(tables), kind="stable")
-        .reset_index(drop=True)
-    )
+    return long.assign(note=notes, **cells.astype(float))
 
 
 def select(task: str, metric: str) -> pd.DataFrame:
