@@ -26,7 +26,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 def document(parts: Iterable[str]) -> str:
     """Return a Markdown text of paragraphs, headings and tables. A browser will show HTML in it as text."""
-    return re.sub("<(?=[A-Za-z/!?])", "&lt;", "\n\n".join(parts)) + "\n"
+    return re.sub("<(?=[A-Za-z/!?])", "&lt;", "\n\n".join(filter(None, parts))) + "\n"
 
 
 def listed(lines: Iterable[str]) -> str:
