@@ -133,23 +133,18 @@ def steps_to(times: Sequence[Sequence[float]]) -> pd.DataFrame:
     return time_to_target.table(Records(runs, metrics, []), "test", 0.5)[["steps", "steps_low", "steps_high"]]
 
 
-def test_runs_that_do_not_reach_the_level_count_as_never() -> None:
-    for times in ([7.0], [4.0, 1.0], [3.0, 1.0, 9.0], [4.0, 2.0, 8.0, 2.0], [5.0, 5.0, 5.0]):
-        assert steps_to([times])["steps"].tolist() == [np.median(times)]
-    assert steps_to([[100, 200, math.inf], [100, math.inf]])["steps"].tolist() == [200, math.inf]
-
-
-def test_intervals_of_steps_need_six_runs() -> None:
-    assert steps_to([[1, 2, 3, 4, 5]]).iloc[0, 1:].isna().all()
-    found = steps_to([[1, 2, 3, 4, 5, 6], [3] * 6, [2, 3, 4, 5, 6, 7, 8, math.inf]])
-    assert found.iloc[:, 1:].to_numpy().tolist() == [[1, 6], [3, 3], [2, math.inf]]
+def test_the_median_of_steps_has_an_interval_from_six_runs_on() -> None:
+    times: list[list[float]] = [[7], [3, 1, 9], [4, 2, 8, 2], [100, 200, math.inf], [100, math.inf], [1, 2, 3, 4, 5]]
+    table = steps_to([*times, [1, 2, 3, 4, 5, 6], [3] * 6, [2, 3, 4, 5, 6, 7, 8, math.inf]])
+    assert table["steps"].tolist()[:-3] == list(map(np.median, times))
+    assert table["steps_low"][:-3].isna().all()
+    assert table.iloc[-3:, 1:].to_numpy().tolist() == [[1, 6], [3, 3], [2, math.inf]]
 
 
 @pytest.mark.parametrize("runs", [6, 10, 16])
 def test_intervals_of_steps_hold_the_median(runs: int) -> None:
     generator = np.random.default_rng(runs)
-    # the median is 20, and evaluations are at whole steps
-    times = np.ceil(20 * generator.lognormal(0, 0.4, (200, runs)))
+    times = np.ceil(20 * generator.lognormal(0, 0.4, (200, runs)))  # the median is 20; evaluations are at whole steps
     found = steps_to(np.where(times <= 26, times, math.inf).tolist())
     assert ((found["steps_low"] <= 20) & (found["steps_high"] >= 20)).mean() >= 0.94
 

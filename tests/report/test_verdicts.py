@@ -209,8 +209,8 @@ def test_a_campaign_that_names_the_implementation_counts_and_has_times(tmp_path:
     level = {"ln+impl=fused": 16.0, "rms+impl=fused": 16.1}
     claims = [EQUAL | {"a": "rms+impl=fused", "b": "ln+impl=fused"}]
     found = verdicts.table(written(tmp_path, Campaign(level=level, best=dict.fromkeys(level, 0.004), claims=claims)))
-    saved = pd.DataFrame([{"series": "rms+impl=fused", "task": "cifar10", "setting": "small", "ratio": 0.9}])
-    first = answer.answer([], found, {"eager": saved[:0].assign(too_wide=False), "fused": saved.assign(too_wide=False)})
+    saved = {"series": "rms+impl=fused", "task": "cifar10", "setting": "small", "ratio": 0.9, "too_wide": False}
+    first = answer.answer([], found, dict.fromkeys(answer.TIMES, pd.DataFrame([saved])))
     assert first.table[answer.TIMES["fused"]].tolist() == ["10.0 % (1 timing)"]
     assert "RMSNorm against LayerNorm: equal within the margin on 1 of 1 tasks; saves 10.0 %" in first.sentences[0]
 
