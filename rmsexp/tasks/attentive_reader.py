@@ -76,15 +76,7 @@ LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the lo
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the questions of ``task=attentive_reader``.
-
-    ``name=cnn``: ``sentences`` is the number of sentences kept of each passage, those most similar to the question, or
-    None for all; ``damaged`` is "skip" to leave out damaged files or "refuse" to refuse the run.
-    ``name=lambada``: ``vocabulary`` is the number of the most frequent words of the training text that are kept, except
-    those that occur once. ``entities`` is the number of the most frequent other words of a passage that are anonymised;
-    the rest become the unknown word. ``validation`` is the number of training questions, the last ones, that become
-    validation questions, so that the usual validation questions can be test questions; or None.
-    """
+    """Options of the questions, which ``configs/task/attentive_reader.yaml`` explains."""
 
     name: str = "cnn"
     sentences: int | None = 4
@@ -112,12 +104,7 @@ SOURCES: dict[str, Callable[[DataConfig], Source[Cloze]]] = {
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
-
-    ``width``, ``dropout``: see :class:`.AttentiveReader`. ``shared_init``: whether weights of the same shape start with
-    the same values, as in the published code, which draws each weight from the same seed; the gates of an LSTM are
-    separate weights. ``init``: how weights are drawn, a key of ``INITIALISERS``.
-    """
+    """Options of the model, which ``configs/task/attentive_reader.yaml`` explains."""
 
     width: int = 240
     dropout: float = 0.5
@@ -132,11 +119,7 @@ class ModelConfig:
 
 @dataclass
 class Config(config.RunConfig):
-    """The schema of ``task=attentive_reader``.
-
-    ``shuffle``: whether each epoch reads the examples in a new random order, or in the order of the data. ``pool``:
-    number of successive batches whose examples are sorted by length together, which reduces padding.
-    """
+    """The schema of ``task=attentive_reader``."""
 
     batch_size: int = 64
     shuffle: bool = True

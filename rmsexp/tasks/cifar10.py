@@ -35,11 +35,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class ModelConfig:
-    """Options of the model. ``width``, ``noise``, ``dropout``, ``data_init``: see :class:`.ConvPool`.
-
-    ``init``: how weights are drawn, a key of ``INITIALISERS``. ``memory_format``: memory layout of images and weights,
-    a key of ``MEMORY_FORMATS``.
-    """
+    """Options of the model, which ``configs/task/cifar10.yaml`` explains."""
 
     width: float = 1.0
     noise: float = 0.15
@@ -60,13 +56,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the images.
-
-    ``folder``: with ``name=folder``, the folder of your own images, ``train/<class>/`` and ``test/<class>/``.
-    ``zca_eps``: number added to the eigenvalues of the covariance matrix in ZCA whitening. ``validation``: number of
-    training images, the last ones, that become validation images; None: there are none, and models are selected by
-    their test error.
-    """
+    """Options of the images, which ``configs/task/cifar10.yaml`` explains."""
 
     name: str = "cifar10"
     folder: str | None = None

@@ -34,12 +34,7 @@ EVALUATED_TOKENS, EVALUATED_LOGITS = 16_384, 2**27  # at most, in a forward pass
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the text and of its tokens.
-
-    ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the text files. ``held_out``: for
-    ``name=lambada``, the number of passages of the validation text, and of the test text; ``name=lambada_all`` also
-    trains on the other test passages. ``tokens``: "bytes", or "sentencepiece" for ``vocabulary`` learnt pieces.
-    """
+    """Options of the text, which ``configs/task/language_model.yaml`` explains."""
 
     name: str = "wikitext103"
     train: str = ""

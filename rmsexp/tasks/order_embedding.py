@@ -38,12 +38,7 @@ CORRECTIONS = ("published", "standard")  # values of optim.bias_correction
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the images and captions of ``task=order_embedding``.
-
-    ``features``: kind of image features, for ``name=coco`` and ``name=flickr8k``. ``valid_images``: number of images of
-    the validation split that are used, the first ones. ``fold``: number of images of the test split that are ranked
-    together, or None for all. Metrics are means over these folds.
-    """
+    """Options of captions and images, which ``configs/task/order_embedding.yaml`` explains."""
 
     name: str = "coco"
     features: str = "vgg19"

@@ -40,13 +40,11 @@ READOUT = ("of_previous.weight", "of_state.weight", "of_context.weight")
 
 @dataclass
 class ModelConfig:
-    """Options of the model. ``embedding``, ``hidden``, ``dropout``, ``tied``: see :class:`.RNNSearch`.
+    """Options of the model, which ``configs/task/rnnsearch.yaml`` explains.
 
-    ``variant``: the code that the model follows, one of ``VARIANTS``. With nematus_theano, square weights of the
-    readout are drawn like others instead of as orthogonal matrices, and the attention score has a bias. The configs
-    then also set ``label_smoothing``, ``norm.inverse_gain`` and, at scale=paper, ``decoding.valid_beam`` as in that
-    code. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``. ``init_center``: number that is
-    added to each initial weight, also of the embeddings (the paper's Figure 4).
+    With ``variant=nematus_theano``, square weights of the readout are drawn like others instead of as orthogonal
+    matrices, and the attention score has a bias. The configs then also set ``label_smoothing``, ``norm.inverse_gain``
+    and, at scale=paper, ``decoding.valid_beam`` as in that code.
     """
 
     embedding: int = 512

@@ -49,14 +49,7 @@ from rmsexp.train.schedule import WarmUp
 
 @dataclass
 class Config(translation.Config):
-    """The schema of ``task=transformer``.
-
-    ``tokens``: largest size of a micro-batch, which is its number of pairs times the length of its longest sentence,
-    source or target; a longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step.
-    ``pool``: number of sentence pairs that are sorted by length together. ``batching``: None, or "toolkit" for the
-    micro-batches of zero, the authors' toolkit. They are smaller than ``tokens``, and are not used if they are less
-    than half full (:func:`rmsexp.data.sequences.by_tokens_carried`).
-    """
+    """The schema of ``task=transformer``. On ``batching`` see :func:`rmsexp.data.sequences.by_tokens_carried`."""
 
     tokens: int = 6250
     accumulate: int = 4

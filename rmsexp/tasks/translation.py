@@ -46,13 +46,7 @@ class Translations(NamedTuple):
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the parallel text and of its tokenisation.
-
-    ``source`` and ``target``: language codes, in any spelling (:mod:`rmsexp.system.languages`). ``train``, ``valid``
-    and ``test``: for ``name=files``, the path of each split's two files without the ending, such as ``.en``. ``tests``:
-    names of the test sets that are scored; summaries and claims use the first, which must be ``test``. For the options
-    from ``subwords`` on see :class:`rmsexp.data.subwords.TextOptions`.
-    """
+    """Options of the parallel text, which the tasks' configs explain, and of its tokens (:class:`.TextOptions`)."""
 
     name: str = "multi30k"
     source: str = "en"
@@ -107,10 +101,8 @@ LONGEST_LINE = 2_000  # tokens of a line to translate; the memory of attention g
 class DecodingConfig(SearchOptions):
     """Options of decoding, besides those of the search on test sets and in :mod:`rmsexp.translate`.
 
-    ``valid_beam``: beam size on the validation set. ``max_length``: largest number of target tokens, or None.
-    ``beyond_source``: largest number of tokens by which the target may be longer than the source, or None. Lengths
-    include EOS; if both are set, the smaller limit applies. ``batch_size``: number of sentences that are decoded
-    together, and of pairs in a batch of the held-out loss.
+    The tasks' configs explain them. Lengths include EOS; if both limits are set, the smaller one applies. A batch of
+    the held-out loss has ``batch_size`` pairs, too.
     """
 
     valid_beam: int = 5
