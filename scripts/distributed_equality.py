@@ -38,7 +38,7 @@ BLOCK = ["model.width=16", "model.layers=1", "model.heads=2"]
 TINY = {
     "language_model": [*BLOCK, "model.inner=32", "model.kv_heads=1", "context=16", "batch_size=8", "micro_batches=5"],
     "order_embedding": ["model.embedding=8", "model.hidden=8", *SMALL],
-    "cifar10": ["model.width=0.05", "batch_size=8", "micro_batches=5"],
+    "cifar10": ["model.width=0.05", "batch_size=12", "micro_batches=5"],  # two images or more in each part, for bn
     "transformer": [*BLOCK, "model.inner=16", "tokens=100", "accumulate=5", *ATTENTION, *SHORT_SENTENCES],
     "rnnsearch": ["model.embedding=8", "model.hidden=12", "model.dropout=0.2", *SMALL, *SEARCH, *SHORT_SENTENCES],
     "attentive_reader": ["model.width=8", *SMALL],
