@@ -121,9 +121,9 @@ def curve(values: selection.Rates, mode: str, margin: float) -> Callable[[float]
 
 
 def scatter(norms: Iterable[selection.Rates]) -> float:
-    """Return the standard deviation of a tuning run: of what is left without the means over rates and over seeds.
+    """Return the standard deviation of tuning runs about the sum of an effect of the rate and one of the seed.
 
-    It is taken over the rates of each norm that were run with all seeds and did not diverge.
+    The effects are estimated for each norm, from the rates that were run with all seeds and did not diverge.
     """
     squares, freedom = 0.0, 0
     for tried in norms:

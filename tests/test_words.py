@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from rmsexp import config
 from rmsexp.config import words
 from rmsexp.config.schema import as_config
+from rmsexp.records.frames import names
 from rmsexp.system.readers import read_yaml, yaml_text
 
 
@@ -127,3 +128,9 @@ def test_text_of_python_chooses_one_norm_and_choices_may_be_lists() -> None:
     job = config.job(words.overrides([words.override(key, value) for key, value in chosen.items()]))
     assert (job.norm.name, job.config.scale) == ("ln", "small")
     assert None not in vars(job.config.logger).values()
+
+
+def test_the_plus_of_an_exponent_separates_no_parts_of_a_name() -> None:
+    assert words.parts("rms+eps=1e+16+impl=fused") == ["rms", "eps=1e+16", "impl=fused"]
+    assert words.parts("first+optim.lr=5e-4+34e324ae+seed=1") == ["first", "optim.lr=5e-4", "34e324ae", "seed=1"]
+    assert names.label("rms+eps=1e+16") == "RMSNorm eps=1e+16"

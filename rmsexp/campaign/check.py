@@ -178,7 +178,7 @@ def _same_recipe(campaign: Campaign) -> Iterator[str]:
         asked = {word.key_or_group: word.value() for word in parse(_words(stated))}
         runs: list[tuple[set[str], dict[str, Any]]] = [(set(), asked)]
         for job in jobs:
-            own = {campaign.rate, *(word.partition("=")[0] for word in job.norm.split("+"))}
+            own = {campaign.rate, *(word.partition("=")[0] for word in config.words.parts(job.norm))}
             with suppress(*DAMAGE):  # a missing run is reported elsewhere
                 recorded = read_yaml(campaign.root / job.folder / record.CONFIG)
                 values = identity(recorded)

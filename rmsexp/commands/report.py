@@ -74,11 +74,11 @@ def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[
             )
     campaigns = load_campaigns(*folders, problems=problems)
     gc.freeze()  # the records live to the end: no collection has to walk through them
-    tuned = {f"{each.root}/{job.folder}" for each in campaigns for job in each.jobs if not each.compares(job)}
-    # settings with pilot and tuning runs alone have no report of their own
-    tuning = [path for path, own in settings.items() if len(own.runs) and tuned.issuperset(own.runs["folder"])]
-    problems += [problem for path in tuning for problem in settings[path].problems]
-    selected = [path for path in settings if path not in tuning]
+    others = {f"{each.root}/{job.folder}" for each in campaigns for job in each.jobs if not each.compares(job)}
+    # settings with such runs alone have no report of their own
+    left_out = [path for path, own in settings.items() if len(own.runs) and others.issuperset(own.runs["folder"])]
+    problems += [problem for path in left_out for problem in settings[path].problems]
+    selected = [path for path in settings if path not in left_out]
     timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))
     jobs, common = [], Path(os.path.commonpath(folders))
     for folder in selected:
@@ -92,7 +92,7 @@ def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[
         written = (map if pool is None else pool.map)(_write_setting, jobs)
         verdicts, failed = None, list[str]()
         try:
-            verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None
+            verdicts = campaign_report.write(campaigns, records, timings, len(left_out), out) if campaigns else None
         except Exception as error:  # the settings are reported without verdicts
             names = ", ".join(str(campaign.path) for campaign in campaigns)
             failed.append(f"{names}: the verdicts cannot be reported: {error!r}")

@@ -1,10 +1,8 @@
 """Options of interleaved timings and benchmarks, without importing torch, so that mistakes are reported at once."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rmsexp.system import checks
-from rmsexp.system.clock import Stopwatch
 
 PROCESS_SECONDS = 50.0  # budget of a process, unless timing.budget is set
 MOST_PROCESSES = 100  # largest value of timing.processes
@@ -36,17 +34,6 @@ class TimingConfig(ProcessOptions):
     def seconds(self, groups: int) -> float:
         """Return the seconds for all processes together, if this many groups of norms are timed separately."""
         return PROCESS_SECONDS * self.processes * groups if self.budget is None else self.budget
-
-
-class Budget(NamedTuple):
-    """A number of seconds that may be spent while ``watch`` runs."""
-
-    watch: Stopwatch
-    seconds: float
-
-    @property
-    def left(self) -> float:
-        return self.seconds - self.watch.seconds
 
 
 # --- benchmarks of layers

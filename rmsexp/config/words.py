@@ -310,12 +310,17 @@ def papers_scale(task: str) -> str:
     return "; the paper's setting is scale=paper" if "paper" in options(f"recipe/{task}") else ""
 
 
+def parts(name: str) -> list[str]:
+    """Return the parts of the name of a series or setting, such as ["rms", "eps=1e+3"] for "rms+eps=1e+3"."""
+    return re.split(r"(?<![0-9.][eE])\+|\+(?![0-9])", name)  # the + of an exponent separates nothing
+
+
 def norm_words(name: str) -> list[str]:
     """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5.
 
     Options of model and schedule, and the optimiser, keep their name, as model.qk_norm in rms+model.qk_norm=true.
     """
-    norm, *options = re.split(r"\+(?=[A-Za-z_])", name)  # the + of 1e+3 separates no options
+    norm, *options = parts(name)
     others = "model.", "schedule.", "optim.name=", "optim.decay_gains="
     options = [re.sub("^class=", "module=", word) for word in options]
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]

@@ -30,6 +30,17 @@ FEWEST_STEPS = 3  # least number of counted steps of a block
 Contestant = Callable[..., object]
 
 
+class Budget(NamedTuple):
+    """A number of seconds that may be spent while ``watch`` runs."""
+
+    watch: Stopwatch
+    seconds: float
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self.watch.seconds
+
+
 def balanced(n: int, place: int, seed: int, *name: str | int) -> list[int]:
     """Return a permutation of 0 to ``n`` - 1: order number ``place``, from 0, in the sequence of this seed and name.
 

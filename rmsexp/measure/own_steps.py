@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import torch
 
-from rmsexp.config.timing import Budget, TimingConfig
-from rmsexp.measure.interleaved import Contestant, InterleavedTimer
+from rmsexp.config.timing import TimingConfig
+from rmsexp.measure.interleaved import Budget, Contestant, InterleavedTimer
 from rmsexp.measure.layers import NO_BATCHES
 from rmsexp.measure.steps import Contestants, in_order, take_times
 from rmsexp.system.machine_lock import Report

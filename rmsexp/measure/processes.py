@@ -15,8 +15,9 @@ import torch
 
 from rmsexp import tasks
 from rmsexp.config import Job
-from rmsexp.config.timing import Budget, TimingConfig
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import own_steps, steps
+from rmsexp.measure.interleaved import Budget
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic, process

@@ -10,8 +10,8 @@ import torch
 
 from rmsexp import tasks
 from rmsexp.config import Job
-from rmsexp.config.timing import Budget, TimingConfig
-from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
+from rmsexp.config.timing import TimingConfig
+from rmsexp.measure.interleaved import Budget, InterleavedTimer, Round, balanced
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.machine_lock import Report

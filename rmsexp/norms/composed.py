@@ -34,7 +34,7 @@ class ByRole(Norm):
         default: The norm of all other sites.
         roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
         depths: The norm by :attr:`rmsexp.norms.Site.depth`; -1 is the last block. It takes precedence over ``roles``.
-        eps, keep_scale: Those of norms that state none. Their other options are those of their files in
+        eps, keep_scale: The values for norms that do not set them. Other options have the values of their files in
             ``configs/norm``.
 
     The norms are of this package; ``module+class=…`` is any class (:class:`ModuleNorm`). Recurrences run step by

@@ -28,7 +28,7 @@ RATES = (
     "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
     "at the edge: x: diverged, arrow: far worse than most"
 )
-RANGES = "; bars in rows: best rate, and the rates at which the interpolated mean is within the tolerance of the best"
+RANGES = "; bars: stable range of rates (interpolated mean within the tolerance of the best mean), with the best rate"
 EQUAL_TIME = (
     "mean over the final seeds; band: lowest to highest seed; evaluated on the first "
     f"{score.SAMPLE_EXAMPLES} validation examples, among which recall is higher than in tables; "
@@ -67,11 +67,11 @@ class CampaignReport:
 
 
 def write(
-    campaigns: Sequence[Campaign], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
+    campaigns: Sequence[Campaign], records: Records, timings: pd.DataFrame, left_out: int, folder: Path
 ) -> CampaignReport:
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
-    ``records``, ``timings``: all runs and all timing records. ``tuning``: the number of settings that have no report
+    ``records``, ``timings``: all runs and all timing records. ``left_out``: the number of settings without a report,
     because all their runs are pilot or tuning runs, or for stable ranges.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,9 +93,9 @@ def write(
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
         notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
-    if tuning:
+    if left_out:
         runs = "pilot or tuning runs of campaigns, or for stable ranges"
-        notes.append(f"settings left out, because all their runs are {runs}: {tuning}")
+        notes.append(f"settings left out, because all their runs are {runs}: {left_out}")
     return CampaignReport(
         questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
         numbers=numbers,

@@ -1,6 +1,6 @@
 """Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid.
 
-The checks of numbers let None pass: only a key whose type allows it can have it.
+None passes the checks of numbers: the type of a key says whether it may be None.
 """
 
 import difflib

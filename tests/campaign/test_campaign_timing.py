@@ -16,8 +16,9 @@ from rmsexp.campaign import items
 from rmsexp.campaign.asked import Timing
 from rmsexp.commands import summary
 from rmsexp.commands.campaign import _measure, main
-from rmsexp.config.timing import Budget, TimingConfig
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
+from rmsexp.measure.interleaved import Budget
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, readers
 from rmsexp.system.clock import Stopwatch

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmsexp.config import Job
-    from rmsexp.config.timing import Budget, TimingConfig
+    from rmsexp.config.timing import TimingConfig
+    from rmsexp.measure.interleaved import Budget
 
 SESSION = {
     "started": "2026-11-22T10:00:00",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rmsexp.config.timing import Budget, TimingConfig
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import interleaved, steps
-from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
+from rmsexp.measure.interleaved import Budget, InterleavedTimer, Round, balanced
 from rmsexp.measure.steps import measure_rounds
 from rmsexp.rules.ratios import paired_ratio
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from rmsexp import config
 from rmsexp.config import score
+from rmsexp.config.words import parts
 
 NAMES = {norm: str(about["label"]) for norm, about in config.about_norms().items()}
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
@@ -35,13 +36,13 @@ def norm_of(series: str) -> str:
 
 def label(series: str) -> str:
     """Return the name of a series for people, such as "pRMSNorm p=0.5" for "prms+p=0.5"."""
-    norm, *overrides = series.split("+")
+    norm, *overrides = parts(series)
     return " ".join([NAMES.get(norm, norm), *map(option_label, overrides)])
 
 
 def labels(series: Iterable[str]) -> dict[str, str]:
     """Return the :func:`label` of each series. The implementation is named only if the series have several."""
-    impls = {name: [part for part in name.split("+") if part.startswith("impl=")] for name in series}
+    impls = {name: [part for part in parts(name) if part.startswith("impl=")] for name in series}
     plain = without_impl if len(set(map(tuple, impls.values()))) == 1 else str
     return {name: label(plain(name)) for name in impls}
 
@@ -54,7 +55,7 @@ def task_label(task: str) -> str:
 
 def setting_label(setting: str) -> str:
     """Return a setting for people, such as "medium, learning rate 0.002" for "medium+optim.lr=0.002"."""
-    scale, *overrides = setting.split("+")
+    scale, *overrides = parts(setting)
     return ", ".join([scale, *map(option_label, overrides)])
 
 
@@ -67,7 +68,7 @@ def option_label(option: str) -> str:
 
 def without_impl(series: str) -> str:
     """Return a series without the option ``impl``, which changes the speed only, such as "ln" for "ln+impl=fused"."""
-    return "+".join(part for part in series.split("+") if not part.startswith("impl="))
+    return "+".join(part for part in parts(series) if not part.startswith("impl="))
 
 
 def is_plain_ln(series: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from rmsexp.config.words import parts
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import formats, seed_tests, verdicts
@@ -105,13 +106,13 @@ def _of_setting(report: SettingReport, savings: Savings) -> list[dict[str, str]]
         difference = _signed(value, value - half, value + half, level, row["metric"])
         unit, seeds = quantities.unit_of_difference(report.records, row["metric"]), formats.counted(row["n"], "seed")
         norm = names.without_impl(row["series"])
-        impl = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
+        impl = "".join(f", {part}" for part in parts(row["series"]) if part.startswith("impl="))
         cells = {NORM: norm, AGAINST: REFERENCE, "task": report.task, "runs": f"{report.setting}{short}, {data}{impl}"}
         counts = (("diverged", norm), ("ln_diverged", REFERENCE))
         lost = [f"{row[key]} with {names.label(of)} diverged" for key, of in counts if row[key]]
         lost += [f"{row['both_diverged']} with both diverged"] * bool(row["both_diverged"])
         if math.isnan(half):  # a difference alone would say nothing
-            few = f"{seeds}: too few" if row["n"] else "no seed of both has a value"
+            few = f"{seeds}: too few for an interval" if row["n"] else "no seed at which both have a value"
             reasons = [few] * (row["n"] < seed_tests.MIN_SEEDS) + lost
             cells[QUALITY] = f"{formats.NO_VALUE} ({'; '.join(reasons)})"
         else:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.campaign.results import Campaign
+from rmsexp.config.words import parts
 from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
@@ -114,13 +115,15 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     chosen = [float(np.mean(points[rate])) for points, rate in choices if rate in points]
     near = robust(title, [[mean for mean, _ in means]], chosen, may_be_log=False, reach=COLLAPSED).range or (0.0, 1.0)
     low, high = padded(score for mean, scores in means if near[0] <= mean <= near[1] for score in scores)
-    marks, best = list[Mark](), low if campaign.mode == "min" else high
-    row = pairs.sign(campaign.mode) * (high - low) / 20
-    for number, (norm, stable) in enumerate(campaign.ranges.items(), 1):  # in rows: those of equal norms would coincide
+    # Stable ranges stand in rows beside the best scores, since those of equal norms would coincide at their tolerance.
+    marks, start = list[Mark](), low if campaign.mode == "min" else high
+    distance = pairs.sign(campaign.mode) * (high - low) / 20
+    for row, (norm, stable) in enumerate(campaign.ranges.items(), 1):
         if stable is not None:
             label, place = f"{names.label(shown(campaign, norm))}, stable range", (stable.best, stable.low, stable.high)
-            marks.append(interval(looks[norm], best + number * row, place, label))
-        low, high = min(low, best + (number + 1) * row), max(high, best + (number + 1) * row)
+            marks.append(interval(looks[norm], start + row * distance, place, label))
+        end = start + (row + 1) * distance
+        low, high = min(low, end), max(high, end)
     for norm, points in found.items():
         number = len({mark.label.rpartition(",")[0] for mark in marks if mark.kind in ("edge", "cross")})
         inward = (0.01 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
@@ -239,7 +242,7 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
 
 def _of_a_step(setting: str) -> frozenset[str]:
     """Return the scale of a setting, with those of its options that change the time of a step."""
-    return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
+    return frozenset(option for option in parts(setting) if not option.startswith(NOT_OF_A_STEP))
 
 
 def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks, later: Sequence[str] = ()) -> Panel:

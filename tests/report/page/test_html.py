@@ -132,7 +132,7 @@ def test_pairs_without_a_difference_say_why(tmp_path: Path) -> None:
             write_run(tmp_path, series, seed, dataset=REAL, impl="own")
     write_run(tmp_path, "prms", 2, status="diverged", dataset=REAL, impl="own")
     table = answer.answer([with_tests(report(tmp_path))], UNDECIDED, NONE).table
-    reasons = ["(no seed of both has a value)", "(2 seeds: too few; 1 with pRMSNorm diverged)"]
+    reasons = ["(no seed at which both have a value)", "(2 seeds: too few for an interval; 1 with pRMSNorm diverged)"]
     assert table[answer.QUALITY].tolist() == [f"{formats.NO_VALUE} {reason}" for reason in reasons]
     assert set(table["runs"]) == {"demo, own data"}
 
