@@ -37,7 +37,7 @@ from rmsexp.rules.pairs import pair, sign
 QUALITY = Path(__file__).parents[1] / "results/reference/quality"
 DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, with known rates
 SIDES = {0.0: "0", 1.0: "1", -1.0: "-1"}  # the same, tuned
-RULES = {"octaves": selection.OCTAVES, "quarters": selection.QUARTERS}
+RULES = {"octaves": selection.OCTAVES, "quarters": selection.QUARTERS, "scatter": selection.SCATTER}
 TUNING = (1000, 1001, 1002)
 LOOK, MOST = 8, 16  # numbers of seeds, with known rates
 SEED_EFFECT = 1.0  # standard deviation of what the runs of a seed have in common
@@ -58,7 +58,7 @@ class Compared:
         grid: the rates with which tuning starts.
         seeds: the least and the greatest number of seeds.
         sd: standard deviation of the difference between the norms at the same seed, in margins.
-        scatter: standard deviation of a tuning run, in margins (:func:`scatter`).
+        scatter: standard deviation of a tuning run, in margins (:func:`rmsexp.rules.selection.scatter`).
         curves: the score of "a" and of "b" as a function of the binary logarithm of the rate (:func:`curve`).
     """
 
@@ -79,15 +79,15 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart.
 
-    These are simulated by both rules. Decided campaigns by today's rules that compare the same norms on the same task
-    follow; they are simulated by today's rules alone.
+    These are simulated by all rules. Decided campaigns by later rules that compare the same norms on the same task
+    follow, without ``octaves``.
     """
     loaded = campaign_results.load_all(root, problems=[])
     decided = [each for each in loaded if each.is_tuned and not each.undecided]
     found: dict[tuple[str, ...], Compared] = {}
     for campaign in sorted(decided, key=lambda each: each.rules):
         old = campaign.rules == campaign_file.OCTAVE_RULES
-        rules, earlier = tuple(RULES) if old else ("quarters",), {key[1:] for key in found}
+        rules, earlier = tuple(RULES)[0 if old else 1 :], {key[1:] for key in found}
         values, unit = campaign.validation, verdicts.unit(campaign)
         for claim in campaign.claims:
             norms = campaign.task, claim.a, claim.b
@@ -96,7 +96,7 @@ def compared(root: Path = QUALITY) -> list[Compared]:
                 pairs = pair(*scores, campaign.final_seeds[: claim.seeds], campaign.mode)
                 sd = float(np.std(pairs.differences, ddof=1)) / margin
                 curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
-                of_tuning = scatter([values[norm] for norm in norms[1:]]) / margin
+                of_tuning = selection.scatter(map(with_all_seeds, (values[norm] for norm in norms[1:]))) / margin
                 counts = campaign.seeds.min_seeds, campaign.seeds.max_seeds
                 key = campaign.name, *norms
                 found[key] = Compared(*key, rules, margin, unit, campaign.grid, counts, sd, of_tuning, curves)
@@ -120,18 +120,10 @@ def curve(values: selection.Rates, mode: str, margin: float) -> Callable[[float]
     return score
 
 
-def scatter(norms: Iterable[selection.Rates]) -> float:
-    """Return the standard deviation of tuning runs about the sum of an effect of the rate and one of the seed.
-
-    The effects are estimated for each norm, from the rates that were run with all seeds and did not diverge.
-    """
-    squares, freedom = 0.0, 0
-    for tried in norms:
-        values = np.array([[seeds[seed] for seed in TUNING] for seeds in tried.values() if len(seeds) == len(TUNING)])
-        values = values[np.isfinite(values).all(axis=1)]
-        rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
-        squares, freedom = squares + float((rest**2).sum()), freedom + (len(values) - 1) * (len(TUNING) - 1)
-    return math.sqrt(squares / freedom)
+def with_all_seeds(tried: selection.Rates) -> selection.Rates:
+    """Return the values of a norm at the rates that were run with all tuning seeds, in the order of the seeds."""
+    complete = {rate: values for rate, values in tried.items() if len(values) == len(TUNING)}
+    return {rate: {seed: values[seed] for seed in TUNING} for rate, values in complete.items()}
 
 
 class Tuned(NamedTuple):

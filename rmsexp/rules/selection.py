@@ -10,12 +10,13 @@ Rates are counted in quarters of an octave; an octave is a factor of 2.
 4. The three best rates of each norm are run with the other tuning seeds, too. A rate that diverges there is replaced by
    the norm's next best.
 5. The rate of a norm is the one of these with the best mean over the seeds. Where it is at or beyond an edge of the
-   grid, the grid is extended as in 2, and the rates that were run with all seeds stay in the choice. The grid is
-   extended at most twice in all; one extension may be at both edges.
+   grid, or the rate at the edge is not clearly worse, the grid is extended as in 2, and the rates that were run with
+   all seeds stay in the choice. The grid is extended at most twice in all; one extension may be at both edges.
 6. The quarter-octaves beside the chosen rate are run once, unless that was done, and 4 and 5 are repeated with them.
 
-Campaigns that began before 28 November 2026 have the rule ``OCTAVES``: without the steps 3 and 6, and with two rates
-in step 4.
+Clearly worse is by more than four standard errors of the mean difference, which follow from the :func:`scatter` of
+the runs. Campaigns that began before 1 December 2026 have the rule ``QUARTERS``, without that comparison; those before
+28 November have ``OCTAVES``, also without the steps 3 and 6, and with two rates in step 4.
 
 A rate at which any seed diverged ranks behind every rate at which none did. Everything is a function of the values so
 far and does not depend on the order in which the runs finish, so any number of workers agree on it.
@@ -29,10 +30,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from rmsexp.rules.pairs import sign
 from rmsexp.system import checks
 
 EXTENSIONS = 2
+CLEARLY = 4  # standard errors; their estimate has few degrees of freedom, and several norms are compared at two ends
 TUNING_SEEDS = 3
 OCTAVE = 4  # quarters of an octave
 DIGITS = 4  # significant digits of a rate between octaves
@@ -46,11 +50,13 @@ K = TypeVar("K")
 class Rule(NamedTuple):
     """``steps``: the distances, in quarters of an octave, at which rates beside the best one are run, in this order.
 
-    ``finalists``: the number of rates of a norm that are run with all tuning seeds.
+    ``finalists``: the number of rates of a norm that are run with all tuning seeds. ``scatter``: whether the scatter of
+    tuning runs counts, in the extensions of step 5 and in the uncertainty.
     """
 
     steps: tuple[int, ...]
     finalists: int
+    scatter: bool
 
     @property
     def runs(self) -> int:
@@ -58,8 +64,9 @@ class Rule(NamedTuple):
         return 2 * len(self.steps) + self.finalists * (TUNING_SEEDS - 1)
 
 
-OCTAVES = Rule((), 2)
-QUARTERS = Rule((2, 1), 3)
+OCTAVES = Rule((), 2, scatter=False)
+QUARTERS = Rule((2, 1), 3, scatter=False)
+SCATTER = Rule((2, 1), 3, scatter=True)
 
 
 class Run(NamedTuple):
@@ -75,13 +82,15 @@ class Choice:
     Attributes:
         rate: the chosen rate; None if the norm diverged at every rate.
         edge: "lowest" or "highest" if it is at or beyond an edge of the extended grid, otherwise None.
-        uncertainty: R = min((d₋ + d₊) / 4, 2 d₋ d₊ / (d₋ + d₊)) in the unit of the metric. d₋ and d₊ are by how much
-            the chosen rate is better than the rates a quarter-octave below and above it, in the mean over the seeds
-            that both have, and at least 0; a rate at which a seed diverged is infinitely worse. R / 2 is taken as the
-            standard deviation of what the norm would gain at its best rate. If the metric is a parabola in the
-            logarithm of the rate, and the best rate is at most an eighth of an octave away, the gain is at most half of
-            the first term. The second limits R where one d is more than 5.8 times the other. NaN if R is not known: a
-            neighbour was not run, both diverged, or the chosen rate itself diverged.
+        uncertainty: R = √(min((d₋ + d₊) / 4, 2 d₋ d₊ / (d₋ + d₊))² + s² / n) in the unit of the metric. d₋ and d₊
+            are by how much the chosen rate is better than the rates a quarter-octave below and above it, in the mean
+            over the seeds that both have, and at least 0; a rate at which a seed diverged is infinitely worse. R / 2 is
+            taken as the standard deviation of what the norm would gain at its best rate. If the metric is a parabola in
+            the logarithm of the rate, and the best rate is at most an eighth of an octave away, the gain is at most
+            half of the first term. The second limits R where one d is more than 5.8 times the other. s is the scatter
+            of tuning runs and n the number of seeds, so the last term is the variance of a mean; older rules leave it
+            out. NaN if R is not known: a neighbour was not run, both diverged, the chosen rate itself diverged, or the
+            scatter is not known.
     """
 
     rate: float | None
@@ -97,7 +106,7 @@ class Plan(NamedTuple):
     choices: dict[str, Choice]
 
 
-def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS) -> Plan:
+def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = SCATTER) -> Plan:
     """Return the extended grid and the runs to be made now, which do not depend on each other, or the choices.
 
     Args:
@@ -122,14 +131,31 @@ def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int],
             norm.ends = ends
             norm.places.update(range(ends[0], ends[1] + 1, OCTAVE))
         runs = _first_runs(norms)
-        wider = ends if runs else _extended(ends, [norm.by_first_seed() for norm in norms], extensions)
-        if wider == ends and not runs:
-            runs = _refine(norms, rule)
-            wider = ends if runs else _extended(ends, [norm.ranked() for norm in norms], extensions)
+        wider = ends if runs else _extended(ends, [norm.by_first_seed()[:1] for norm in norms], extensions)
+        s = 0.0
+        if wider == ends and not runs and not (runs := _refine(norms, rule)):
+            s = scatter(norm.compared() for norm in norms) if rule.scatter else 0.0
+            wider = _extended(ends, [norm.perhaps_best(s) for norm in norms], extensions)
         if wider == ends:
             octaves = range(ends[0], ends[1] + 1, OCTAVE)
-            return Plan(tuple(map(rate, octaves)), runs, {} if runs else {norm.name: norm.choice() for norm in norms})
+            return Plan(tuple(map(rate, octaves)), runs, {} if runs else {norm.name: norm.choice(s) for norm in norms})
         ends, extensions = wider, extensions - 1
+
+
+def scatter(norms: Iterable[Mapping[K, Seeds]]) -> float:
+    """Return the standard deviation of runs about the sum of an effect of the rate and one of the seed.
+
+    The effects are estimated for each norm, from rates that were run with the same seeds. Rates at which a seed
+    diverged do not count. NaN if no norm has two rates and two seeds.
+    """
+    squares, freedom = 0.0, 0
+    for tried in norms:
+        values = np.array([[*seeds.values()] for seeds in tried.values() if all(map(math.isfinite, seeds.values()))])
+        if len(values):
+            rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+            squares += float((rest**2).sum())
+            freedom += (len(values) - 1) * (values.shape[1] - 1)
+    return math.sqrt(squares / freedom) if freedom else math.nan
 
 
 def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
@@ -210,12 +236,25 @@ class _Norm:
                 return found
             found, rest = found + rest[:lacking], rest[lacking:]
 
+    def compared(self) -> dict[int, Seeds]:
+        """Return the values of the places that were run with all seeds, in the order of the seeds."""
+        return {place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept}
+
     def ranked(self) -> list[int]:
         """Return the places that were run with all seeds, best first."""
-        values = {place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept}
-        return ranked(values, self.mode)
+        return ranked(self.compared(), self.mode)
 
-    def choice(self) -> Choice:
+    def perhaps_best(self, s: float) -> list[int]:
+        """Return the best place, if there is one, and the ends of the grid that are not clearly worse.
+
+        ``s``: the scatter of runs.
+        """
+        best = self.ranked()[:1]
+        errors = {end: s * math.sqrt(2 / len(self.values(end))) for end in self.ends if best}
+        return best + [end for end, error in errors.items() if self._drop(best[0], end) < CLEARLY * error]
+
+    def choice(self, s: float) -> Choice:
+        """Return the rate of the norm. ``s``: the scatter of runs."""
         order = self.ranked()
         if not order:
             return Choice(None)
@@ -225,7 +264,8 @@ class _Norm:
         own = [self.values(place)[seed] for seed in self.seeds]
         if low == math.inf or any(map(math.isnan, (low, high, *own))):
             return Choice(self.rate(place), edge)
-        return Choice(self.rate(place), edge, min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0)
+        drop = min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0
+        return Choice(self.rate(place), edge, math.hypot(drop, s / math.sqrt(len(self.seeds))))
 
     def _drop(self, chosen: int, other: int) -> float:
         """Return by how much ``chosen`` is better, at least 0; inf if a seed diverged; NaN if ``other`` was not run."""
@@ -260,12 +300,13 @@ def _first_runs(norms: Sequence[_Norm]) -> tuple[Run, ...]:
     return tuple(run for norm in norms for run in norm.unfinished(sorted(norm.places), norm.seeds[:1]))
 
 
-def _extended(ends: tuple[int, int], orders: Iterable[Sequence[int]], extensions: int) -> tuple[int, int]:
-    """Return the ends of the grid, wider by an octave where a norm is best at or beyond one, if extensions are left.
+def _extended(ends: tuple[int, int], norms: Iterable[Sequence[int]], extensions: int) -> tuple[int, int]:
+    """Return the ends of the grid, wider by an octave where a norm may be best at or beyond, if extensions are left.
 
-    ``orders``: of each norm, the places at which it did not diverge, best first.
+    ``norms``: the places that may be the best of each norm; one without any diverged, and counts as best at the lowest.
     """
-    (low, high), best = ends, [order[0] if order else ends[0] for order in orders] if extensions else []
+    low, high = ends
+    best = [place for places in norms for place in places or [low]] if extensions else []
     return (
         low - OCTAVE if any(place <= low for place in best) else low,
         high + OCTAVE if any(place >= high for place in best) else high,

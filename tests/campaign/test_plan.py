@@ -126,7 +126,7 @@ def test_only_one_process_at_a_time_writes_the_file(
 
 
 def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
-    asked = ask(tmp_path, rules=2)
+    asked = ask(tmp_path, rules=3)
     campaign = asked.update()
     assert len(campaign.jobs) + sum(job.stage == "tune" for job in campaign.coming()) == 2 * 13
     rounds = do(asked, value)
@@ -136,14 +136,14 @@ def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
     assert {job.seed for job in rounds[3]} == {1001, 1002}
     assert [job.stage for job in rounds[4]] == ["final"] * 4
     stored = json.loads((asked.folder / campaign_file.FILE).read_text())
-    assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (2, 2, 4)
+    assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (3, 2, 4)
     campaign = asked.update()
     assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts)
     assert campaign.remarks == ["not registered: the campaign's file has no digest of its rules"]
 
 
 def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
-    asked = ask(tmp_path, rules=2, tune={"over": {"optim.lr": [2e-3]}})
+    asked = ask(tmp_path, rules=3, tune={"over": {"optim.lr": [2e-3]}})
     (jobs,) = do(asked, value)
     assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
     assert [verdict.rates for verdict in asked.update().verdicts] == [0.0]
@@ -251,7 +251,7 @@ def with_ladder(folder: Path) -> Question:
     runs = {"task": "transformer", "scale": "demo", "norm.impl": "eager"}
     tune = {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}, "by": "valid loss"}
     final = FINAL | {"score": "test loss"}
-    return ask(folder, runs=runs, tune=tune, final=final, ladder=LADDER, claims=[SLOPE], rules=2)
+    return ask(folder, runs=runs, tune=tune, final=final, ladder=LADDER, claims=[SLOPE], rules=3)
 
 
 def loss(job: Job) -> float:
@@ -304,7 +304,7 @@ def recall_by_rate(job: Job) -> float:
 
 def ask_for_ranges(folder: Path) -> Question:
     rates = [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]
-    return ask(folder, tune={"over": {"optim.lr": rates}}, final=FINAL | {"tolerance": 1.5}, claims=[WIDER], rules=2)
+    return ask(folder, tune={"over": {"optim.lr": rates}}, final=FINAL | {"tolerance": 1.5}, claims=[WIDER], rules=3)
 
 
 def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     (["final.max_seeds=1000000000"], {}, "final.max_seeds"),
     (["timing.processes=0"], {}, "timing.processes"),
     (["timing.norms=[lnn]"], {}, "lnn"),
-    ([], {"rules": 3}, "rules"),
+    ([], {"rules": 4}, "rules"),
     ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder: schedule.warmup"),
@@ -135,7 +135,7 @@ def test_a_norm_under_two_names_is_refused(tmp_path: Path) -> None:
 
 def test_rates_that_the_rules_may_ask_for_later_are_composed_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tune\.over\.data\.fold: the rules may ask for 38\.05, and data\.fold"):
-        ask(tmp_path, rules=2, tune={"over": {"data.fold": [32, 64]}})
+        ask(tmp_path, rules=3, tune={"over": {"data.fold": [32, 64]}})
 
 
 def test_the_last_of_several_words_for_a_key_counts_with_or_without_plus() -> None:

@@ -152,7 +152,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
         ({"grid": [0.001, math.nan]}, "grid[1]"),
         ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "tune"),
         ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 10**9}}, "needed"),
-        ({"rules": 3}, "rules"),
+        ({"rules": 4}, "rules"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better"),
         ({"claims": [BETTER | {"one_sided": True}]}, "one_sided"),
     ],

@@ -90,7 +90,7 @@ class Campaign:
         gone: (norm, final seed) of runs that were not done.
         diverged: (norm, final seed) of runs that diverged.
         lost: norms that diverge at every rate.
-        rules: the version of the rules: 1 for rates an octave apart, 2 for rates a quarter-octave apart.
+        rules: the version of the rules: 1 for rates an octave apart, 3 for today's.
         setting: the scale of all runs, and the options that they share.
         changes: keys of ``campaign.json`` that are replaced.
     """
@@ -109,7 +109,7 @@ class Campaign:
     diverged: set[tuple[str, int]] = field(default_factory=set)
     lost: Sequence[str] = ()
     commits: Sequence[str] = ("abc",)
-    rules: int = 2
+    rules: int = 3
     setting: str = "small"
     changes: Mapping[str, Any] = field(default_factory=dict)
 

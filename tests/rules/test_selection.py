@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmsexp.rules import selection
-from rmsexp.rules.selection import OCTAVES, QUARTERS, Rule
+from rmsexp.rules.selection import OCTAVES, QUARTERS, SCATTER, Rule
 
 GRID = (1.0, 2.0, 4.0, 8.0)
 SEEDS = (1000, 1001, 1002)
@@ -62,7 +62,7 @@ def test_the_mean_over_seeds_decides() -> None:
     assert choose(values)["a"].rate == 4
 
 
-@pytest.mark.parametrize("rule", [OCTAVES, QUARTERS])
+@pytest.mark.parametrize("rule", [OCTAVES, QUARTERS, SCATTER])
 @pytest.mark.parametrize("workers", [1, 3, 100])
 def test_the_order_of_runs_does_not_matter(workers: int, rule: Rule) -> None:
     def result(norm: str, rate: float, seed: int) -> float:
@@ -135,12 +135,12 @@ def test_a_norm_that_diverges_everywhere_has_no_rate() -> None:
 
 
 def test_half_and_quarter_octaves_follow_beside_the_best_rate_of_each_norm() -> None:
-    values, grid = tuned(peak(a=2.3, b=4.7), rule=QUARTERS)
+    values, grid = tuned(peak(a=2.3, b=4.7), rule=SCATTER)
     assert grid == GRID
     seeds = {1: 1, 1.414: 1, 1.682: 1, 2: 3, 2.378: 3, 2.828: 3, 4: 1, 8: 1}
     assert made(values["a"]) == seeds
-    assert sum(made(values["b"]).values()) == len(GRID) + QUARTERS.runs == 14
-    choices = choose(values, rule=QUARTERS)
+    assert sum(made(values["b"]).values()) == len(GRID) + SCATTER.runs == 14
+    choices = choose(values, rule=SCATTER)
     assert [choices[norm].rate for norm in "ab"] == [2.378, 4.757]
     below, above = (
         np.mean([values["a"][2.378][seed] - values["a"][rate][seed] for seed in SEEDS]) for rate in (2, 2.828)
@@ -149,19 +149,19 @@ def test_half_and_quarter_octaves_follow_beside_the_best_rate_of_each_norm() -> 
 
 
 def test_an_edge_extends_the_octaves_for_every_norm_before_they_are_refined() -> None:
-    values, grid = tuned(peak(a=9.0, b=2.1), rule=QUARTERS)
+    values, grid = tuned(peak(a=9.0, b=2.1), rule=SCATTER)
     assert grid == (1, 2, 4, 8, 16)
     assert {*GRID, 16.0} <= {*values["b"]}
     assert max(values["b"]) == 16
-    assert choose(values, rule=QUARTERS)["a"].rate == 9.514
+    assert choose(values, rule=SCATTER)["a"].rate == 9.514
 
 
 def test_the_neighbours_of_the_chosen_rate_are_run() -> None:
     unlucky = {(4.0, 1000): -0.5}  # so that the first seed leads to the rates around 2
     values, _ = tuned(
-        lambda norm, rate, seed: peak(a=4.0)(norm, rate, seed) / 4 + unlucky.get((rate, seed), 0), "a", rule=QUARTERS
+        lambda norm, rate, seed: peak(a=4.0)(norm, rate, seed) / 4 + unlucky.get((rate, seed), 0), "a", rule=SCATTER
     )
-    choice = choose(values, rule=QUARTERS)["a"]
+    choice = choose(values, rule=SCATTER)["a"]
     assert choice.rate in (3.364, 4)
     assert not math.isnan(choice.uncertainty)
 
@@ -177,18 +177,46 @@ def test_the_uncertainty_of_a_choice(below: float, above: float, expected: float
 
     values = {"a": {rate: {seed: result("a", rate, seed) for seed in SEEDS} for rate in (2.378, 2.828, 3.364, *GRID)}}
     values["a"] |= {2.0: dict.fromkeys(SEEDS, -150.0), 1.414: dict.fromkeys(SEEDS, -180.0)}
-    found = choose(values, rule=QUARTERS)["a"]
+    found = choose(values, rule=SCATTER)["a"]
     assert found.rate == 2.828
     assert found.uncertainty == pytest.approx(expected, rel=1e-2, nan_ok=True)
 
 
 def test_a_norm_that_is_best_beyond_the_last_extension_has_no_known_uncertainty() -> None:
-    values, grid = tuned(peak(a=99.0), "a", rule=QUARTERS)
-    choice = choose(values, rule=QUARTERS)["a"]
+    values, grid = tuned(peak(a=99.0), "a", rule=SCATTER)
+    choice = choose(values, rule=SCATTER)["a"]
     assert (grid[-1], choice.rate, choice.edge) == (32, 53.82, "highest")
     assert math.isnan(choice.uncertainty)
     octaves, _ = tuned(peak(a=2.1), "a")
     assert math.isnan(choose(octaves)["a"].uncertainty)  # the neighbours were not run
+
+
+def test_a_rate_at_an_edge_that_is_not_clearly_worse_extends_the_grid() -> None:
+    """The best rate is 4 and 8 is at the edge; runs scatter by 1."""
+    noise = {1000: (-1.0, 0.0, 1.0), 1001: (1.0, -1.0, 0.0), 1002: (0.0, 1.0, -1.0)}
+
+    def result(worse: float) -> Result:
+        def score(_: str, rate: float, seed: int) -> float:
+            place = round(4 * math.log2(rate))
+            return -worse * abs(math.log2(rate) - 2) - noise[seed][place % 3] * math.sqrt(2 / 3)
+
+        return score
+
+    for worse, rule, extended in ((3.0, SCATTER, True), (3.0, QUARTERS, False), (9.0, SCATTER, False)):
+        values, grid = tuned(result(worse), "a", rule=rule)
+        assert (max(grid) > 8) == extended
+        assert choose(values, rule=rule)["a"].rate == 4
+
+
+def test_the_scatter_is_what_rates_and_seeds_leave() -> None:
+    of_rate = {1.0: 0.0, 2.0: 5.0, 4.0: -2.0}
+    additive = {rate: {seed: value + seed for seed in SEEDS} for rate, value in of_rate.items()}
+    assert selection.scatter([additive]) == pytest.approx(0)
+    unequal = additive | {1.0: dict(zip(SEEDS, (1003.0, 1001.0, 1002.0), strict=True))}
+    # 3 at one rate and seed leaves squares of 3² (2 / 3)² = 4, over 4 degrees of freedom
+    assert selection.scatter([unequal | {16.0: dict.fromkeys(SEEDS, NAN)}]) == pytest.approx(1)
+    assert selection.scatter([unequal, additive, {}]) == pytest.approx(math.sqrt(4 / 8))
+    assert math.isnan(selection.scatter([{1.0: additive[1.0]}, {}]))
 
 
 def test_with_a_single_seed_the_best_run_decides() -> None:
