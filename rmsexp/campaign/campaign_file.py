@@ -29,8 +29,8 @@ from rmsexp.system.readers import Between, read_json, read_typed, typed, typed_o
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
 FORMAT = 1
-# Versions of the rules (:mod:`rmsexp.rules.selection`). The first also has, in JSON, other keys for the smallest and the
-# largest number of seeds.
+# Versions of the rules (:mod:`rmsexp.rules.selection`). The first also has, in JSON, other keys for the smallest and
+# the largest number of seeds.
 OCTAVE_RULES, RULES = 1, 3
 TUNING = {OCTAVE_RULES: selection.OCTAVES, 2: selection.QUARTERS, RULES: selection.SCATTER}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
