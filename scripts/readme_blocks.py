@@ -239,6 +239,8 @@ def verdict(row: Mapping[Any, Any]) -> str:
         limits = f"{limits}; rules registered after these runs"
     if "rates were chosen" in row["remarks"]:
         limits = f"{limits}; rates from shorter runs"
+    if counted := re.search(r"(\w+) if the scatter of tuning runs counts", row["remarks"]):
+        limits = f"{limits}; {counted[1]} if tuning's scatter counts"
     return "; ".join(filter(None, [words.get(row["outcome"], f"undecided, partly beyond ±{margin}"), limits]))
 
 

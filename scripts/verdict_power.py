@@ -96,7 +96,7 @@ def compared(root: Path = QUALITY) -> list[Compared]:
                 pairs = pair(*scores, campaign.final_seeds[: claim.seeds], campaign.mode)
                 sd = float(np.std(pairs.differences, ddof=1)) / margin
                 curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
-                of_tuning = selection.scatter(map(with_all_seeds, (values[norm] for norm in norms[1:]))) / margin
+                of_tuning = selection.scatter(campaign.compared[norm] for norm in norms[1:]) / margin
                 counts = campaign.seeds.min_seeds, campaign.seeds.max_seeds
                 key = campaign.name, *norms
                 found[key] = Compared(*key, rules, margin, unit, campaign.grid, counts, sd, of_tuning, curves)
@@ -118,12 +118,6 @@ def curve(values: selection.Rates, mode: str, margin: float) -> Callable[[float]
         return float(cubics(inside) - abs(cubics(inside, 1)) * abs(place - inside))
 
     return score
-
-
-def with_all_seeds(tried: selection.Rates) -> selection.Rates:
-    """Return the values of a norm at the rates that were run with all tuning seeds, in the order of the seeds."""
-    complete = {rate: values for rate, values in tried.items() if len(values) == len(TUNING)}
-    return {rate: {seed: values[seed] for seed in TUNING} for rate, values in complete.items()}
 
 
 class Tuned(NamedTuple):

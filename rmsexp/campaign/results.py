@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp.campaign import remarks
+from rmsexp.campaign import campaign_file, remarks
 from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, Metric, commit_of, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
@@ -176,6 +176,18 @@ class Campaign(CampaignFile):
     def validation(self) -> ByRate:
         """The validation scores of the tuning runs that ended, of each arm that is tuned; NaN for diverged runs."""
         return self._by_rate("tune", [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))])
+
+    @property
+    def compared(self) -> ByRate:
+        """The validation scores at the rates that were run with all tuning seeds, in the order of the seeds."""
+        return {
+            arm: {
+                rate: {seed: values[seed] for seed in self.seeds.tune}
+                for rate, values in tried.items()
+                if len(values) == len(self.seeds.tune)
+            }
+            for arm, tried in self.validation.items()
+        }
 
     @cached_property
     def tuning(self) -> selection.Plan:
@@ -361,6 +373,17 @@ class Campaign(CampaignFile):
             return []
         options = self.better, self.final_seeds, self.uncertainty, self.open_ranges
         return claims.decide(self.every_claim, self.scores, *options)
+
+    @cached_property
+    def verdicts_with_scatter(self) -> list[claims.Verdict]:
+        """The verdicts if the scatter of tuning runs counted; none if they count it, or R is not known (old rules)."""
+        if self.undecided or not self.is_tuned or self.rules in (campaign_file.OCTAVE_RULES, campaign_file.RULES):
+            return []
+        error = selection.scatter(self.compared.values()) / math.sqrt(len(self.seeds.tune))
+        if self.ladder:  # of a slope, between two tuned ends
+            error *= math.sqrt(2) / math.log2(self.sizes[-1] / self.sizes[0])
+        wider = {norm: math.hypot(known, error) for norm, known in self.uncertainty.items()}
+        return claims.decide(self.every_claim, self.scores, self.better, self.final_seeds, wider)
 
     @property
     def open_ranges(self) -> set[str]:

@@ -14,6 +14,7 @@ from helpers.records import edit
 
 from rmsexp.campaign import progress
 from rmsexp.campaign import results as campaign_results
+from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.results import Result
 from rmsexp.records import record
 from rmsexp.system import atomic
@@ -182,6 +183,28 @@ def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncer
     assert campaign.remarks == []
     assert {norm: choice.rate for norm, choice in campaign.choice.items()} == Campaign().best
     assert all(math.isnan(verdict.rates) for verdict in campaign.verdicts)
+
+
+class Scattered(Campaign):
+    """A campaign whose tuning runs scatter by 2.3 points, except those of the first seed."""
+
+    def _value(self, job: Job) -> Callable[[int, str], float]:
+        value, sign = super()._value(job), (-1) ** round(4 * math.log2(job.rate / self.grid[0]))
+        noise = sign * {1001: 2.0, 1002: -2.0}.get(job.seed, 0.0)
+        return lambda step, split: value(step, split) + noise
+
+
+def test_a_verdict_that_would_change_if_the_scatter_of_tuning_runs_counted_says_so(tmp_path: Path) -> None:
+    """It counts by today's rules: 2.3 points over the root of 3 seeds, for each norm."""
+    before, today = (campaign_results.load(Scattered(rules=rules).write(tmp_path / str(rules))) for rules in (2, 3))
+    assert [verdict.outcome for verdict in before.verdicts] == ["supported", "supported"]
+    (line,) = before.all_remarks()
+    assert line.startswith("inconclusive if the scatter of tuning runs counts")
+    assert [verdict.outcome for verdict in today.verdicts] == ["inconclusive", "supported"]
+    assert today.all_remarks() == []
+    wider = 1.333**2 * (1.645**2) / 2
+    halves = [(each.verdicts[0].high - each.verdicts[0].low) / 2 for each in (before, today)]
+    assert halves[1] ** 2 - halves[0] ** 2 == pytest.approx(wider, rel=0.01)
 
 
 def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_path: Path) -> None:
