@@ -78,7 +78,8 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
     counted = {each.claim.claim: each.outcome for each in campaign.verdicts_with_scatter}
     outcomes = {each.claim.claim: each.outcome for each in campaign.verdicts}
     if counted and counted[claim.claim] != outcomes[claim.claim]:
-        lines.append(f"{counted[claim.claim]} if the scatter of tuning runs counts, as by today's rules")
+        then = f"{counted[claim.claim]} if the scatter of tuning runs counts, as by today's rules"
+        lines.append(f"{claim.a} and {claim.b}: {then}")
     return lines + [
         f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
         for norm in norms

@@ -199,7 +199,7 @@ def test_a_verdict_that_would_change_if_the_scatter_of_tuning_runs_counted_says_
     before, today = (campaign_results.load(Scattered(rules=rules).write(tmp_path / str(rules))) for rules in (2, 3))
     assert [verdict.outcome for verdict in before.verdicts] == ["supported", "supported"]
     (line,) = before.all_remarks()
-    assert line.startswith("inconclusive if the scatter of tuning runs counts")
+    assert line.startswith("rms and ln: inconclusive if the scatter of tuning runs counts")
     assert [verdict.outcome for verdict in today.verdicts] == ["inconclusive", "supported"]
     assert today.all_remarks() == []
     wider = 1.333**2 * (1.645**2) / 2
