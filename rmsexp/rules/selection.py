@@ -247,11 +247,12 @@ class _Norm:
     def perhaps_best(self, s: float) -> list[int]:
         """Return the best place, if there is one, and the ends of the grid that are not clearly worse.
 
-        ``s``: the scatter of runs.
+        ``s``: the scatter of runs. Seeds with which an end is run only later do not count, so that it stays as it was.
         """
         best = self.ranked()[:1]
-        errors = {end: s * math.sqrt(2 / len(self.values(end))) for end in self.ends if best}
-        return best + [end for end, error in errors.items() if self._drop(best[0], end) < CLEARLY * error]
+        seeds = {end: self.seeds if end in self.kept else self.seeds[:1] for end in self.ends if best}
+        errors = {end: s * math.sqrt(2 / len(used)) for end, used in seeds.items()}
+        return best + [end for end in seeds if self._drop(best[0], end, seeds[end]) < CLEARLY * errors[end]]
 
     def choice(self, s: float) -> Choice:
         """Return the rate of the norm. ``s``: the scatter of runs."""
@@ -260,17 +261,17 @@ class _Norm:
             return Choice(None)
         place = order[0]
         edge = "highest" if place >= self.ends[1] else "lowest" if place <= self.ends[0] else None
-        low, high = sorted((self._drop(place, place - 1), self._drop(place, place + 1)))
+        low, high = sorted(self._drop(place, place + side, self.seeds) for side in (-1, 1))
         own = [self.values(place)[seed] for seed in self.seeds]
         if low == math.inf or any(map(math.isnan, (low, high, *own))):
             return Choice(self.rate(place), edge)
         drop = min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0
         return Choice(self.rate(place), edge, math.hypot(drop, s / math.sqrt(len(self.seeds))))
 
-    def _drop(self, chosen: int, other: int) -> float:
+    def _drop(self, chosen: int, other: int, seeds: Sequence[int]) -> float:
         """Return by how much ``chosen`` is better, at least 0; inf if a seed diverged; NaN if ``other`` was not run."""
         ours, theirs = self.values(chosen), self.values(other)
-        leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in self.seeds if seed in theirs]
+        leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in seeds if seed in theirs]
         if any(map(math.isnan, leads)):
             return math.inf
         return max(0.0, math.fsum(leads) / len(leads)) if leads else math.nan
