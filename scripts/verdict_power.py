@@ -79,8 +79,8 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart.
 
-    These are simulated by all rules. Decided campaigns by later rules that compare the same norms on the same task
-    follow, without ``octaves``.
+    These are simulated by all rules. Campaigns of later rules that are decided and compare the same norms on the same
+    task follow; they are simulated by all rules but ``octaves``.
     """
     loaded = campaign_results.load_all(root, problems=[])
     decided = [each for each in loaded if each.is_tuned and not each.undecided]
@@ -96,7 +96,7 @@ def compared(root: Path = QUALITY) -> list[Compared]:
                 pairs = pair(*scores, campaign.final_seeds[: claim.seeds], campaign.mode)
                 sd = float(np.std(pairs.differences, ddof=1)) / margin
                 curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
-                of_tuning = selection.scatter(campaign.compared[norm] for norm in norms[1:]) / margin
+                of_tuning = selection.scatter(campaign.with_all_seeds[norm] for norm in norms[1:]) / margin
                 counts = campaign.seeds.min_seeds, campaign.seeds.max_seeds
                 key = campaign.name, *norms
                 found[key] = Compared(*key, rules, margin, unit, campaign.grid, counts, sd, of_tuning, curves)

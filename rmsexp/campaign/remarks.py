@@ -75,11 +75,8 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
     arms = [arm for norm in norms for arm in campaign.arms[norm] if arm in campaign.choice]
     edges = {arm: campaign.choice[arm].edge for arm in arms}
     lines += [f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
-    counted = {each.claim.claim: each.outcome for each in campaign.verdicts_with_scatter}
-    outcomes = {each.claim.claim: each.outcome for each in campaign.verdicts}
-    if counted and counted[claim.claim] != outcomes[claim.claim]:
-        then = f"{counted[claim.claim]} if the scatter of tuning runs counts, as by today's rules"
-        lines.append(f"{claim.a} and {claim.b}: {then}")
+    if today := campaign.changed_by_scatter.get(claim):
+        lines.append(f"{claim.a} and {claim.b}: {today} by today's rules, which count the scatter of tuning runs")
     return lines + [
         f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
         for norm in norms

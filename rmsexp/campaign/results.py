@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp.campaign import campaign_file, remarks
+from rmsexp.campaign import remarks
 from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, Metric, commit_of, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
@@ -178,7 +178,7 @@ class Campaign(CampaignFile):
         return self._by_rate("tune", [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))])
 
     @property
-    def compared(self) -> ByRate:
+    def with_all_seeds(self) -> ByRate:
         """The validation scores at the rates that were run with all tuning seeds, in the order of the seeds."""
         return {
             arm: {
@@ -375,15 +375,20 @@ class Campaign(CampaignFile):
         return claims.decide(self.every_claim, self.scores, *options)
 
     @cached_property
-    def verdicts_with_scatter(self) -> list[claims.Verdict]:
-        """The verdicts if the scatter of tuning runs counted; none if they count it, or R is not known (old rules)."""
-        if self.undecided or not self.is_tuned or self.rules in (campaign_file.OCTAVE_RULES, campaign_file.RULES):
-            return []
-        error = selection.scatter(self.compared.values()) / math.sqrt(len(self.seeds.tune))
+    def changed_by_scatter(self) -> dict[claims.Claim, str]:
+        """The outcomes of the claims that would have another one if the scatter of tuning runs counted.
+
+        Empty if the rules count it, or if the uncertainty of the chosen rates is not known.
+        """
+        if self.undecided or not self.is_tuned or TUNING[self.rules].counts_scatter:
+            return {}
+        error = selection.scatter(self.with_all_seeds.values()) / math.sqrt(len(self.seeds.tune))
         if self.ladder:  # of a slope, between two tuned ends
             error *= math.sqrt(2) / math.log2(self.sizes[-1] / self.sizes[0])
-        wider = {norm: math.hypot(known, error) for norm, known in self.uncertainty.items()}
-        return claims.decide(self.every_claim, self.scores, self.better, self.final_seeds, wider)
+        wider = {norm: math.hypot(own, error) for norm, own in self.uncertainty.items()}
+        found = claims.decide(self.every_claim, self.scores, self.better, self.final_seeds, wider)
+        known = ((was, now) for was, now in zip(self.verdicts, found, strict=True) if not math.isnan(now.rates))
+        return {now.claim: now.outcome for was, now in known if now.outcome != was.outcome}
 
     @property
     def open_ranges(self) -> set[str]:

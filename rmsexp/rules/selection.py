@@ -14,9 +14,9 @@ Rates are counted in quarters of an octave; an octave is a factor of 2.
    all seeds stay in the choice. The grid is extended at most twice in all; one extension may be at both edges.
 6. The quarter-octaves beside the chosen rate are run once, unless that was done, and 4 and 5 are repeated with them.
 
-Clearly worse is by more than four standard errors of the mean difference, which follow from the :func:`scatter` of
-the runs. Campaigns that began before 1 December 2026 have the rule ``QUARTERS``, without that comparison; those before
-28 November have ``OCTAVES``, also without the steps 3 and 6, and with two rates in step 4.
+A rate is clearly worse if it is worse by more than four standard errors of the mean difference, computed from the
+:func:`scatter` of the runs. Campaigns that began before 1 December 2026 have the rule ``QUARTERS``, without that
+comparison; those before 28 November have ``OCTAVES``, also without the steps 3 and 6, and with two rates in step 4.
 
 A rate at which any seed diverged ranks behind every rate at which none did. Everything is a function of the values so
 far and does not depend on the order in which the runs finish, so any number of workers agree on it.
@@ -36,7 +36,8 @@ from rmsexp.rules.pairs import sign
 from rmsexp.system import checks
 
 EXTENSIONS = 2
-CLEARLY = 4  # standard errors; their estimate has few degrees of freedom, and several norms are compared at two ends
+# In standard errors. Their estimate has few degrees of freedom, and several norms are compared at two ends.
+CLEARLY_WORSE = 4
 TUNING_SEEDS = 3
 OCTAVE = 4  # quarters of an octave
 DIGITS = 4  # significant digits of a rate between octaves
@@ -50,13 +51,13 @@ K = TypeVar("K")
 class Rule(NamedTuple):
     """``steps``: the distances, in quarters of an octave, at which rates beside the best one are run, in this order.
 
-    ``finalists``: the number of rates of a norm that are run with all tuning seeds. ``scatter``: whether the scatter of
-    tuning runs counts, in the extensions of step 5 and in the uncertainty.
+    ``finalists``: the number of rates of a norm that are run with all tuning seeds. ``counts_scatter``: whether the
+    :func:`scatter` of tuning runs counts, in the extensions of step 5 and in the uncertainty.
     """
 
     steps: tuple[int, ...]
     finalists: int
-    scatter: bool
+    counts_scatter: bool
 
     @property
     def runs(self) -> int:
@@ -64,9 +65,9 @@ class Rule(NamedTuple):
         return 2 * len(self.steps) + self.finalists * (TUNING_SEEDS - 1)
 
 
-OCTAVES = Rule((), 2, scatter=False)
-QUARTERS = Rule((2, 1), 3, scatter=False)
-SCATTER = Rule((2, 1), 3, scatter=True)
+OCTAVES = Rule((), 2, counts_scatter=False)
+QUARTERS = Rule((2, 1), 3, counts_scatter=False)
+SCATTER = Rule((2, 1), 3, counts_scatter=True)
 
 
 class Run(NamedTuple):
@@ -134,8 +135,8 @@ def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int],
         wider = ends if runs else _extended(ends, [norm.by_first_seed()[:1] for norm in norms], extensions)
         s = 0.0
         if wider == ends and not runs and not (runs := _refine(norms, rule)):
-            s = scatter(norm.compared() for norm in norms) if rule.scatter else 0.0
-            wider = _extended(ends, [norm.perhaps_best(s) for norm in norms], extensions)
+            s = scatter(norm.with_all_seeds() for norm in norms) if rule.counts_scatter else 0.0
+            wider = _extended(ends, [norm.may_be_best(s) for norm in norms], extensions)
         if wider == ends:
             octaves = range(ends[0], ends[1] + 1, OCTAVE)
             return Plan(tuple(map(rate, octaves)), runs, {} if runs else {norm.name: norm.choice(s) for norm in norms})
@@ -143,10 +144,10 @@ def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int],
 
 
 def scatter(norms: Iterable[Mapping[K, Seeds]]) -> float:
-    """Return the standard deviation of runs about the sum of an effect of the rate and one of the seed.
+    """Return the residual standard deviation of runs in the additive model rate + seed, pooled over norms.
 
-    The effects are estimated for each norm, from rates that were run with the same seeds. Rates at which a seed
-    diverged do not count. NaN if no norm has two rates and two seeds.
+    ``norms``: the values of each norm by rate and seed; all of its rates have the same seeds, in one order. Rates at
+    which a seed diverged do not count. NaN if no norm has two rates and two seeds.
     """
     squares, freedom = 0.0, 0
     for tried in norms:
@@ -236,23 +237,27 @@ class _Norm:
                 return found
             found, rest = found + rest[:lacking], rest[lacking:]
 
-    def compared(self) -> dict[int, Seeds]:
+    def with_all_seeds(self) -> dict[int, Seeds]:
         """Return the values of the places that were run with all seeds, in the order of the seeds."""
         return {place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept}
 
     def ranked(self) -> list[int]:
         """Return the places that were run with all seeds, best first."""
-        return ranked(self.compared(), self.mode)
+        return ranked(self.with_all_seeds(), self.mode)
 
-    def perhaps_best(self, s: float) -> list[int]:
+    def may_be_best(self, s: float) -> list[int]:
         """Return the best place, if there is one, and the ends of the grid that are not clearly worse.
 
-        ``s``: the scatter of runs. Seeds with which an end is run only later do not count, so that it stays as it was.
+        ``s``: the scatter of runs. An end that has only its first seed at this step is compared by that seed, even if
+        it was run with the others later: going through the steps again must give the same extensions.
         """
         best = self.ranked()[:1]
-        seeds = {end: self.seeds if end in self.kept else self.seeds[:1] for end in self.ends if best}
-        errors = {end: s * math.sqrt(2 / len(used)) for end, used in seeds.items()}
-        return best + [end for end in seeds if self._drop(best[0], end, seeds[end]) < CLEARLY * errors[end]]
+        found = [*best]
+        for end in self.ends if best else ():
+            seeds = self.seeds if end in self.kept else self.seeds[:1]
+            if self._drop(best[0], end, seeds) < CLEARLY_WORSE * s * math.sqrt(2 / len(seeds)):
+                found.append(end)
+        return found
 
     def choice(self, s: float) -> Choice:
         """Return the rate of the norm. ``s``: the scatter of runs."""
@@ -304,7 +309,8 @@ def _first_runs(norms: Sequence[_Norm]) -> tuple[Run, ...]:
 def _extended(ends: tuple[int, int], norms: Iterable[Sequence[int]], extensions: int) -> tuple[int, int]:
     """Return the ends of the grid, wider by an octave where a norm may be best at or beyond, if extensions are left.
 
-    ``norms``: the places that may be the best of each norm; one without any diverged, and counts as best at the lowest.
+    ``norms``: for each norm, the places that may be its best. A norm that diverged everywhere has none, and counts as
+    best at the lowest rate.
     """
     low, high = ends
     best = [place for places in norms for place in places or [low]] if extensions else []

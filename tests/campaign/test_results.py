@@ -199,10 +199,10 @@ def test_a_verdict_that_would_change_if_the_scatter_of_tuning_runs_counted_says_
     before, today = (campaign_results.load(Scattered(rules=rules).write(tmp_path / str(rules))) for rules in (2, 3))
     assert [verdict.outcome for verdict in before.verdicts] == ["supported", "supported"]
     (line,) = before.all_remarks()
-    assert line.startswith("rms and ln: inconclusive if the scatter of tuning runs counts")
+    assert line.startswith("rms and ln: inconclusive by today's rules")
     assert [verdict.outcome for verdict in today.verdicts] == ["inconclusive", "supported"]
     assert today.all_remarks() == []
-    wider = 1.333**2 * (1.645**2) / 2
+    wider = 1.645**2 * 2 * (2.31**2 / 3) / 4  # z² (s² / n) / 4 of both norms
     halves = [(each.verdicts[0].high - each.verdicts[0].low) / 2 for each in (before, today)]
     assert halves[1] ** 2 - halves[0] ** 2 == pytest.approx(wider, rel=0.01)
 
