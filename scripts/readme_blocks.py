@@ -341,14 +341,14 @@ def simulated() -> str:
 
 
 def missed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the norms and campaigns of simulations that miss ``TARGETS``, with their shares; "none" without any."""
+    """Return the norms and campaigns of simulations that miss ``TARGETS``, with their shares; "no campaign" without any."""
     found = []
     for row in rows:
         if row["coverage"] < TARGETS[0] or max(row["wrong"]) > TARGETS[1]:
             norms = " and ".join(names.label(row[key]) for key in "ab")
             shares = f"{100 * row['coverage']:.0f} % and {100 * max(row['wrong']):.0f} %"
             found.append(f"{norms} in `{row['campaign']}` ({shares})")
-    return listed(found) if found else "none"
+    return listed(found) or "no campaign"
 
 
 def spreads() -> dict[str, tuple[float, dict[Any, Any]]]:
