@@ -1,7 +1,6 @@
 """The quantities of a setting: what its figures, tables and page show against steps and time."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 import pandas as pd
 
@@ -51,7 +50,6 @@ def unit_of_difference(records: Records, metric: str) -> str:
     return next(of_loss, names.unit_of_difference(metric))
 
 
-@lru_cache(maxsize=statistics.RECENT)
 def recorded(records: Records) -> list[Quantity]:
     """Return the quantities :func:`of_curves` of which a run has a value; all of them if no run has any."""
     found = of_curves(records)
@@ -59,10 +57,7 @@ def recorded(records: Records) -> list[Quantity]:
 
 
 def values(records: Records, quantity: Quantity) -> pd.DataFrame:
-    """Return the rows of the metrics that have a value of a quantity, with the unscaled value in its metric's column.
-
-    Columns: ``folder``, ``series``, ``step``, ``time``, ``epoch`` and the metric.
-    """
+    """Return the rows of the metrics that have a value of a quantity, with the unscaled value in its metric's column."""
     columns = ["folder", "series", "step", "time", "epoch", quantity.metric]
     rows = records.metrics.reindex(columns=columns)[records.metrics["split"] == quantity.split]
     return rows.dropna(subset=quantity.metric)

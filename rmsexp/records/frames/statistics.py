@@ -142,12 +142,11 @@ def common_step(records: Records) -> int | None:
     return None
 
 
-@lru_cache(maxsize=RECENT)
 def final_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
     """Return each run's metric at ``step``, or its score, if the runs get one; empty if ``step`` is None.
 
     Runs that diverged, failed or were not evaluated at this step, or at one of the steps of the score, are left out.
-    ``split``, ``metric``: by default the target's. The last results are remembered, so nobody may change them.
+    ``split``, ``metric``: by default the target's.
     """
     reported = target(records)
     rows = evaluations(records, split or reported.split, metric or reported.metric)
@@ -162,7 +161,6 @@ def final_metric(records: Records, step: int | None, split: str | None = None, m
     return pd.Series(scores, dtype=float).rename_axis("folder").dropna()
 
 
-@lru_cache(maxsize=RECENT)
 def best_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
     """Return each run's metric on ``split``, at the step where the target metric is best on the selection split.
 
