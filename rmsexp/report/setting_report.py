@@ -33,7 +33,7 @@ class SettingReport:
         folder: the folder to which the setting's figures and tables are written.
         records: those of this setting; their ``problems`` list what could not be read or compared.
         sentences: those of :func:`rmsexp.report.tables.versus_paper.figure_1`.
-        charts: the figures by the names of their files, without suffix: "curves", or none if no runs can be compared.
+        curves: the figure ``curves.png``; None if no runs can be compared.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class SettingReport:
     tables: list[Table] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    charts: dict[str, Chart] = field(default_factory=dict)
+    curves: Chart | None = None
 
     @property
     def task(self) -> str:
@@ -69,9 +69,9 @@ class SettingReport:
         The title is a heading of ``level``; the headings of tables are one level deeper.
         """
         heading = "#" * level
-        titles = {"curves": "Curves"} | {table.name: table.title for table in self.tables}
         parts = [f"{heading} {self.task}, {self.setting} ({self.root})", *self.sentences]
-        parts += [f"![{titles[name]}]({quote(os.path.relpath(self.folder / name, to))}.png)" for name in self.charts]
+        if self.curves is not None:
+            parts.append(f"![Curves]({quote(os.path.relpath(self.folder / 'curves', to))}.png)")
         for table in self.tables:
             parts += [f"{heading}# {table.title}", markup.markdown(table.readable)]
         return markup.document([*parts, markup.listed([*self.notes, *self.records.problems])])
@@ -111,19 +111,19 @@ def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> Se
         return SettingReport(folder, to, records)
     to.mkdir(parents=True, exist_ok=True)
     tables = list(_tables(records if comparable else None, timings))
-    sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
+    sentences, notes, curves = list[str](), list[str](), None
     if comparable:
         sentences, notes = versus_paper.figure_1(records), caveats(records)
-        charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
+        curves = setting_curves.chart(records, quantities.recorded(records))
     for table in tables:
         if table.name == "paper":
             notes += paper.remarks(table.numbers.assign(norm=table.numbers["series"].map(names.without_impl)))
-    report = SettingReport(folder, to, records, tables, sentences, notes, charts)
+    report = SettingReport(folder, to, records, tables, sentences, notes, curves)
     for table in tables:
         atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
     atomic.write_atomic(to / "report.md", report.markdown(to))
-    for name, chart in charts.items():
-        canvas.save(chart, to / name, ["png"])
+    if curves is not None:
+        canvas.save(curves, to / "curves", ["png"])
     return report
 
 

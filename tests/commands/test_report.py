@@ -199,7 +199,7 @@ def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[Se
         "Time per step, and savings relative to LayerNorm",
         "Timing records",
     ]
-    assert not steps.charts
+    assert steps.curves is None
     assert layers.numbers("timings")["record"].tolist() == ["layers0"]
     assert not [*steps.records.problems, *layers.records.problems]
     text = (tmp_path / "report/report.md").read_text()

@@ -69,7 +69,7 @@ def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any
     """Return the report of a setting with its curves, as far as its records name a target metric."""
     records = load(root).select(task, setting)
     with suppress(ValueError):
-        more = {"charts": {"curves": setting_curves.chart(records, quantities.recorded(records))}} | more
+        more = {"curves": setting_curves.chart(records, quantities.recorded(records))} | more
     return SettingReport(root / task / setting, root / "report", records, **more)
 
 

@@ -100,7 +100,6 @@ def page(
             {
                 "report": report,
                 "name": report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1),
-                "curves": report.charts.get("curves"),
                 "series": names.in_order(report.records.runs["series"]),
                 "warnings": warnings(report.records),
             }

@@ -57,14 +57,16 @@ def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
 
 def test_the_page_has_the_marks_of_the_figures(page: str, reports: list[SettingReport]) -> None:
     for found, panels in zip(reports, embedded(page), strict=True):
-        for panel, stored in zip(found.charts["curves"].panels, panels, strict=True):
+        assert found.curves is not None
+        for panel, stored in zip(found.curves.panels, panels, strict=True):
             titles = (stored["x"]["title"], stored["y"]["title"], stored["note"])
             assert titles == (panel.x.title, panel.y.title, panel.note)
             for mark, entry in zip(panel.marks, stored["marks"], strict=True):
                 found_here = (entry["kind"], entry["series"], entry["look"]["colour"])
                 assert found_here == (mark.kind, mark.series, mark.look.colour)
                 assert entry["y"] == pytest.approx(list(mark.y), rel=1e-5)
-    curves = reports[0].charts["curves"]
+    curves = reports[0].curves
+    assert curves is not None
     (variant,) = marks_of(curves.panels[0], "rms+impl=fused", "line")
     entry = embedded(page)[0][0]["marks"][curves.panels[0].marks.index(variant)]
     assert entry["low"] == []  # a single seed has no band
