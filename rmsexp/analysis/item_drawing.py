@@ -6,7 +6,6 @@ seeds and what is missing; beside it are ``<item>.csv`` of a table, or ``<item>.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -29,43 +28,35 @@ from rmsexp.system import atomic
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 
 
-class Drawn(NamedTuple):
-    """What an item shows: a table or a figure, and further lines below it."""
-
-    table: Table | None = None
-    figure: Figure | None = None
-    notes: Sequence[str] = ()
-
-
-def _drawn(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
-    """Draw an item by its kind; no figure if no run of its only group has ended."""
+def _drawn(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> tuple[Table | Figure | None, list[str]]:
+    """Return an item's table or figure, and lines below it; no figure if no run of its only group has ended."""
     if item.draw == "table":
-        return Drawn(item_tables.table(item, parts))
+        return item_tables.table(item, parts), []
     if item.draw == "invariance":
         return _invariance(item)
     (part,) = parts
     if item.draw == "hidden_stats":
         return _hidden_stats(item, part)
     if part.found is None or part.found.records.runs.empty:
-        return Drawn()
+        return None, []
     draw = paper_figures.curves if item.draw == "curves" else paper_figures.against_p
-    return Drawn(figure=draw(item, part.found, sources))
+    return draw(item, part.found, sources), []
 
 
-def _invariance(item: Item) -> Drawn:
+def _invariance(item: Item) -> tuple[Table, list[str]]:
     """Draw Table 1: computed, without runs."""
     table = invariance.measure().dropna(subset="paper")
     marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
     text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
-    different = int((table["invariant"] != table["paper"].astype(bool)).sum())
+    agree = int((table["invariant"] == table["paper"].astype(bool)).sum())
     note = (
-        f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
+        f"{agree} of {len(table)} entries agree; invariant: a relative change below "
         f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
     )
-    return Drawn(Table(item.name, item.title, table, text.reset_index()), notes=[note])
+    return Table(item.name, item.title, table, text.reset_index()), [note]
 
 
-def _hidden_stats(item: Item, part: Part) -> Drawn:
+def _hidden_stats(item: Item, part: Part) -> tuple[Table, list[str]]:
     """Draw Table 5, from the best checkpoint of each run, as the mean over seeds."""
     found = part.found
     assert found is not None
@@ -84,10 +75,8 @@ def _hidden_stats(item: Item, part: Part) -> Drawn:
                 cells[name] = formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
             rows.append(cells)
         numbers.append(ours.assign(row=row))
-    return Drawn(
-        Table(item.name, item.title, pd.concat(numbers, ignore_index=True), pd.DataFrame(rows)),
-        notes=[f"mapping: {MAPPING} (gates and candidate), with gain and bias, of the decoder's first GRU", *notes],
-    )
+    table = Table(item.name, item.title, pd.concat(numbers, ignore_index=True), pd.DataFrame(rows))
+    return table, [f"mapping: {MAPPING} (gates and candidate), with gain and bias, of the decoder's first GRU", *notes]
 
 
 def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
@@ -109,16 +98,16 @@ def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return the path of the Markdown file."""
     parts = [_part(asked, item, *each) for each in zip(item.groups, asked.groups[item.name], strict=True)]
     sources = item_tables.sources(asked.scale, parts)
-    drawn = _drawn(item, parts, sources)
-    notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
+    drawn, remarks = _drawn(item, parts, sources)
+    notes = [*sources, *item_tables.notes(item, parts), *remarks]
     stem = asked.page(item.name).with_suffix("")
     asked.folder.mkdir(parents=True, exist_ok=True)
     blocks = [f"# {item.title}", item.caption]
-    if drawn.table is not None:
-        blocks.append(markup.markdown(drawn.table.readable))
-        atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.table.numbers))
-    if drawn.figure is not None:
-        canvas.write(drawn.figure, stem)
+    if isinstance(drawn, Table):
+        blocks.append(markup.markdown(drawn.readable))
+        atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.numbers))
+    elif drawn is not None:
+        canvas.write(drawn, stem)
         blocks.append(f"![{item.title}]({item.name}.png)")
     path = stem.with_suffix(".md")
     atomic.write_atomic(path, markup.document([*blocks, "\n".join(f"- {note}" for note in notes)]))

@@ -103,6 +103,7 @@ def test_the_item_has_the_numbers_of_table_5(tmp_path: Path) -> None:
     item = item_file.read("table5")
     (group,) = item.groups
     found = Found("rnnsearch/small", group.norms, load(tmp_path), [], None)
-    cells = item_drawing._hidden_stats(item, Part(group, found)).table.readable
+    table, _ = item_drawing._hidden_stats(item, Part(group, found))
+    cells = table.readable
     assert [*cells["1, paper"][:2], *cells["ALL, paper"][-2:]] == ["-2.60", "7.35", "-0.73", "1.50"]  # none and rms
     assert cells.shape == (2 * 3, 2 + 2 * 5)
