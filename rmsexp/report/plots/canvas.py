@@ -149,10 +149,8 @@ def _panel(axes: Axes, panel: Panel) -> None:
 
 
 def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
-    title_size = min(10.0, 410 / len(axis.title)) if axis.title else 10.0  # fits the height of a panel
-    axes.set(**{f"{which}label": axis.title})
     own = axes.xaxis if which == "x" else axes.yaxis
-    own.label.set_fontsize(title_size)
+    own.set_label_text(axis.title, fontsize=min(10.0, 410 / max(1, len(axis.title))))  # fits the height of a panel
     if axis.log:
         axes.set(**{f"{which}scale": "log"})
     if axis.ticks is not None:
@@ -170,7 +168,8 @@ def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
 
 def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
     """Draw a mark. ``place``: that of its line among the ``lines`` of the panel."""
-    paint, look, size = _paint(mark.look), LOOKS[mark.kind], style.stacked(place, lines)
+    paint, look = _paint(mark.look), LOOKS[mark.kind]
+    size = 1 + (style.WIDEST - 1) * (lines - 1 - place) / max(1, lines - 1)
     if mark.kind in ("line", "seed"):
         look = {"linestyle": mark.look.dash, **look, "markevery": marked(len(mark.x), (place + 0.5) / max(1, lines))}
     if mark.kind == "line":
@@ -190,7 +189,7 @@ def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
         axes.errorbar(mark.x, mark.y, xerr=errors, color=mark.look.colour, fmt="none", capsize=4)
 
 
-def marked(count: int, shift: float = 0.5) -> list[int]:
+def marked(count: int, shift: float) -> list[int]:
     """Return the indices of about ``MARKED`` points of a line that get a marker; all of them if there are few.
 
     ``shift``, in [0, 1): the position within the interval between markers, so that those of equal lines are apart.

@@ -19,7 +19,7 @@ Kind = Literal["line", "seed", "points", "hollow", "interval", "ring", "edge", "
 Values = Sequence[float] | NDArray[np.float64]
 Legend = Sequence[tuple[Look, str]]
 REACH = 6.0  # as in :func:`robust`
-SPACE = 0.04  # space between the range and the edges of the panel, relative to the range
+SPACE, PADDING = 0.04, 0.06  # space beyond the range of :func:`robust`, and of :func:`padded`, relative to the range
 BULK = (0.05, 0.95)  # quantiles
 ARROWS = {"left": "$⇦$", "right": "$⇨$", "up": "$⇧$", "down": "$⇩$"}  # for matplotlib
 DECADES = 100  # an axis is logarithmic if the largest of these quantiles and ends is more than this times the smallest
@@ -141,12 +141,12 @@ def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, tit
     return Panel(x, y, marks, title, line=line, height=0.3 + (0.16 + 0.14 * lines) * len(labels))
 
 
-def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
-    """Return the range of the finite values, widened on each side by ``share`` of its length; (0, 1) without any."""
+def padded(values: Iterable[float]) -> tuple[float, float]:
+    """Return the range of the finite values, widened on each side by ``PADDING`` of its length; (0, 1) without any."""
     finite = [value for value in values if np.isfinite(value)]
     if not finite:
         return 0.0, 1.0
-    space = share * (max(finite) - min(finite)) or 1.0
+    space = PADDING * (max(finite) - min(finite)) or 1.0
     return min(finite) - space, max(finite) + space
 
 

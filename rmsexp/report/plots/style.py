@@ -84,8 +84,3 @@ def mixed(look: Look, share: float, colour: str, on_dark: str) -> Look:
     parts = [(1 - share) * np.array(to_rgb(own)) + share * np.array(to_rgb(other)) for own, other in pairs]
     ours, dark = ("#{:02x}{:02x}{:02x}".format(*np.rint(255 * part).astype(int)) for part in parts)
     return look._replace(colour=ours, on_dark=dark) if share else look
-
-
-def stacked(place: int, count: int) -> float:
-    """Return the width of the line that is drawn as number ``place`` of ``count``, relative to the last one's."""
-    return 1 + (WIDEST - 1) * (count - 1 - place) / max(1, count - 1)
