@@ -53,12 +53,6 @@ def caveats(records: Records) -> list[str]:
     return [line for line in lines if line]
 
 
-def brief(records: Records) -> list[str]:
-    """Return the data of the runs and their :func:`warnings`, as the caption of a figure."""
-    data = f"data: {', '.join(_distinct(records.runs['dataset'])) or 'unknown'}"
-    return [data, *warnings(records)]
-
-
 def warnings(records: Records) -> list[str]:
     """Return a few words for each reason for caution; :func:`caveats` has the details."""
     runs = records.runs

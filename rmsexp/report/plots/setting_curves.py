@@ -49,7 +49,8 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     seeds, impls, labels = records.runs["series"].value_counts(), records.runs["impl"].unique(), names.labels(looks)
     of_impl = [f"{impl} norms" for impl in impls if len(impls) == 1]
     legend = [(look, f"{labels[name]} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
-    caption = ["; ".join([*caveats.brief(records), *of_impl, *_rate(records)]), reading(drawn)]
+    data = f"data: {', '.join(sorted(records.runs['dataset'].dropna().unique())) or 'unknown'}"
+    caption = ["; ".join([data, *caveats.warnings(records), *of_impl, *_rate(records)]), reading(drawn)]
     task, setting = records.names
     return Chart(f"{names.task_label(task)}, {names.setting_label(setting)}", caption, drawn, legend, columns=2)
 
