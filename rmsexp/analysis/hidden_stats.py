@@ -15,7 +15,6 @@ from rmsexp.train.step import autocast
 from rmsexp.work import trained
 
 POSITIONS = 4  # the first positions of the target, as in Table 5, which also has a row for all positions
-MAPPINGS = ("gates", "candidate", "both")
 
 
 def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
@@ -38,7 +37,8 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
                 model(batch)
             gates, candidate = (torch.stack(steps, 1) for steps in outputs.values())
             position = batch.target_mask.nonzero()[:, 1].cpu() + 1
-            for mapping, values in zip(MAPPINGS, (gates, candidate, torch.cat([gates, candidate], -1)), strict=True):
+            mappings = {"gates": gates, "candidate": candidate, "both": torch.cat([gates, candidate], -1)}
+            for mapping, values in mappings.items():
                 values = values[batch.target_mask].double().cpu()
                 statistics = {"mean": values.mean(1).numpy(), "std": values.std(1, unbiased=False).numpy()}
                 rows.append(pd.DataFrame({"mapping": mapping, "position": position.numpy(), **statistics}))

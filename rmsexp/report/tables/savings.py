@@ -55,13 +55,12 @@ def tables(timings: pd.DataFrame) -> Iterator[Table]:
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table as text."""
     is_mixed, rows = table["impl"].nunique() > 1, []
-    for row in table.to_dict("records"):
-        plain = names.without_impl(row["series"])
+    for name, row in zip(timing_records.labels(table), table.to_dict("records"), strict=True):
         note = ", ".join(filter(None, (row["kind"], row["note"])))
         saving = f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
         times = (row["seconds_per_1k_steps"], row["q25"], row["q75"])
         cells = {
-            "norm": f"{names.label(plain)} ({row['impl']})" if is_mixed else names.label(plain),
+            "norm": name,
             "seconds per 1k steps, median (quartiles)": formats.median_and_range(*times),
             f"saving vs {'the eager norm' if is_mixed else 'LayerNorm'}": (
                 "reference" if row["kind"] == "reference" else saving

@@ -60,11 +60,8 @@ def _rows(campaign: Campaign) -> list[dict[str, Any]]:
     for number, claim in enumerate(campaign.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
-        row |= {
-            "registered": claim in campaign.claims,
-            "remarks": "; ".join([*campaign.remarks, *remarks.on_claim(campaign, claim)]),
-        }
-        row["margin"] = math.nan if claim.margin is None else claim.margin
+        row |= {"registered": claim in campaign.claims, "margin": math.nan if claim.margin is None else claim.margin}
+        row["remarks"] = "; ".join([*campaign.remarks, *remarks.on_claim(campaign, claim)])
         undecided = {"outcome": UNDECIDED, "reason": campaign.undecided}
         rows.append(row | (undecided if campaign.undecided else _decided(campaign, campaign.verdicts[number])))
     return rows

@@ -52,8 +52,7 @@ def table(records: Records) -> pd.DataFrame:
     of_data = {data: len(ours) > 0 and all(name.startswith(prefix) for name in ours) for data, prefix in DATA.items()}
     same = rows["data"].map(of_data).fillna(False).astype(bool)
     rows["difference"] = (rows["value"] - rows["paper"]).where(same)
-    order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
-    rows = rows.sort_values("series", key=lambda series: series.map(order), kind="stable")
+    rows = rows.sort_values("series", key=lambda series: series.map(names.in_order(series).index), kind="stable")
     return rows[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
 
 
