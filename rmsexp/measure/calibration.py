@@ -31,7 +31,7 @@ def quiet_probes(report: Report) -> dict[str, Any]:  # noqa: ARG001
     Raises: ValueError unless the machine was undisturbed meanwhile.
     """
     job = config.job(list(WORDS))
-    stepper = steps.make_stepper(job, set_up_device(job.config), lambda _: None)
+    stepper = steps.make_stepper(job, set_up_device(job.config))
     numbers = itertools.count()
 
     def train(seconds: float) -> None:

@@ -110,7 +110,7 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
 
 
 def norm_cases(
-    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), peers: bool = False
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm], peers: bool
 ) -> list[Case]:
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
@@ -174,11 +174,7 @@ def _apart(layer: nn.Module, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]
 
 
 def recurrence_cases(
-    shape: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    own: Sequence[norms.Norm] = (),
-    peers: bool = False,  # noqa: ARG001
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm], _peers: bool
 ) -> list[Case]:
     """Return the case of a GRU or LSTM over whole sequences, with several norms.
 

@@ -102,7 +102,7 @@ def take_times(made: Contestants, options: TimingConfig, number: int, budget: Bu
 
 def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: int) -> Contestants:
     """Make a model and an optimiser for each job; all use the batches of the first job's task."""
-    steppers = {name: make_stepper(job, device, lambda _: None) for name, job in jobs.items()}
+    steppers = {name: make_stepper(job, device) for name, job in jobs.items()}
     impls = {name: impl_of(job.norm, steppers[name].model) for name, job in jobs.items()}
     workloads = {name: provenance.workload(job) for name, job in jobs.items()}
     source = next(iter(steppers.values())).task
@@ -110,10 +110,10 @@ def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: 
     return Contestants(timer, impls, source.dataset, workloads)
 
 
-def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
+def make_stepper(job: Job, device: torch.device) -> Stepper:
     """Load the data of a job's task, and return the training step of a new model with its optimiser."""
     task = tasks.make(job, device)
-    task.prepare(report)
+    task.prepare(lambda _: None)
     model = tasks.build(task, job)
     task.initialise(model)
     if job.config.compile:
@@ -127,7 +127,7 @@ def measure_rounds(
     options: TimingConfig,
     budget: Budget,
     report: Report,
-    blocks_after: float = 0,
+    blocks_after: float,
 ) -> tuple[list[Round], str]:
     """Return the timed rounds, and why there are no more: "narrow enough", as all intervals are, or "budget spent".
 

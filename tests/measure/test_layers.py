@@ -24,7 +24,7 @@ def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them(
 
 
 def test_all_layers_of_a_norm_compute_the_same_function() -> None:
-    both, forward, added = norm_cases("4x32", torch.float64, torch.device("cpu"))
+    both, forward, added = norm_cases("4x32", torch.float64, torch.device("cpu"), own=(), peers=False)
     x = both.layers["rms eager"].x
     outputs = {name: layer_pass.layer(x) for name, layer_pass in both.layers.items()}
     assert torch.allclose(outputs.pop("triad"), x + 3 * both.layers["rms eager"].gradient)
@@ -50,7 +50,7 @@ def test_all_layers_of_a_norm_compute_the_same_function() -> None:
 
 
 def test_a_case_of_few_rounds_has_enough_probes_to_show_a_state() -> None:
-    case = norm_cases("4x32", torch.float32, torch.device("cpu"))[1]
+    case = norm_cases("4x32", torch.float32, torch.device("cpu"), own=(), peers=False)[1]
     found = layers._measure_case(case, 0.0, torch.device("cpu"))
     rounds = len(found["seconds"]["triad"])
     assert rounds < FEWEST_PROBES <= found["contention"]["probes"]["number"]
