@@ -119,8 +119,7 @@ def analyse() -> list[Table]:
         f"{agree} of {len(in_paper)} entries agree with the paper's Table 1"
     )
     cells = ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
-    text = by_norm(table.assign(text=cells), "text").rename(index=names.label).reset_index()
-    return [Table("invariance", title, table, text)]
+    return [Table("invariance", title, table, by_norm(table, cells).reset_index())]
 
 
 def ticks(values: pd.Series) -> pd.Series:
@@ -128,7 +127,7 @@ def ticks(values: pd.Series) -> pd.Series:
     return values.map(lambda value: TICK if value else CROSS, na_action="ignore")
 
 
-def by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
-    """Return the column ``values`` of a table, reshaped to a row per norm and a column per transformation."""
-    wide = table.pivot(index="norm", columns="transformation", values=values)
-    return wide.loc[list(dict.fromkeys(table["norm"])), list(TRANSFORMATIONS)]
+def by_norm(table: pd.DataFrame, cells: pd.Series) -> pd.DataFrame:
+    """Return the texts of the cells, one for each row of ``table``, by norm and transformation."""
+    wide = table.assign(cell=cells).pivot(index="norm", columns="transformation", values="cell")
+    return wide.loc[table["norm"].unique(), list(TRANSFORMATIONS)].rename(index=names.label)

@@ -15,7 +15,7 @@ from rmsexp.campaign.asked import Timing
 from rmsexp.campaign.item_file import Found, Group, Item, Part
 from rmsexp.campaign.items import Items, Run
 from rmsexp.records import record
-from rmsexp.records.frames import comparable, names, timing_records
+from rmsexp.records.frames import comparable, timing_records
 from rmsexp.records.frames.load import load
 from rmsexp.report import paper
 from rmsexp.report.plots import canvas, paper_figures
@@ -47,7 +47,7 @@ def _invariance(item: Item) -> tuple[Table, list[str]]:
     """Draw Table 1: computed, without runs."""
     table = invariance.measure().dropna(subset="paper")
     marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
-    text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
+    text = invariance.by_norm(table, marks).rename_axis("Norm")
     agree = int((table["invariant"] == table["paper"].astype(bool)).sum())
     note = (
         f"{agree} of {len(table)} entries agree; invariant: a relative change below "
