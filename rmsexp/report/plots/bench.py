@@ -117,8 +117,7 @@ def draw_bandwidth(cases: Sequence[Case], lines: Sequence[str]) -> Figure:
     series = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms", "ln fused": "ln+impl=fused", "rms fused": "rms+impl=fused"}
     series |= {"rms compiled": "rms+impl=compiled", TRIAD: TRIAD}
     shown = [layer for layer in series if layer in cases[0]["seconds"]]
-    of_series = style.looks(series[layer] for layer in shown)
-    looks = {layer: of_series[series[layer]] for layer in shown}
+    looks = dict(zip(shown, style.looks(series[layer] for layer in shown).values(), strict=True))
     panels = []
     for passes in dict.fromkeys(case["passes"] for case in cases):
         own = sorted((case for case in cases if case["passes"] == passes), key=lambda case: case["elements"])
@@ -126,8 +125,5 @@ def draw_bandwidth(cases: Sequence[Case], lines: Sequence[str]) -> Figure:
         marks = [Mark("line", looks[layer], sizes, [bandwidth(case, layer) for case in own]) for layer in shown]
         panels.append(Panel(Axis("size of the input (MB)", log=True), Axis("GB/s", log=True), marks, passes))
     caption = [lines[0], "bytes that must be moved at least, divided by the time; triad: what memory or caches give"]
-    return canvas.draw(
-        Chart(
-            "Bytes moved by norms, and by the triad", caption, panels, [(look, layer) for layer, look in looks.items()]
-        )
-    )
+    legend = [(look, layer) for layer, look in looks.items()]
+    return canvas.draw(Chart("Bytes moved by norms, and by the triad", caption, panels, legend))

@@ -68,7 +68,7 @@ def signed(value: float, metric: str) -> str:
     return NO_VALUE if math.isnan(value) else f"{value:+z.{4 if metric in FINE else 2}f}"  # z: no negative zero
 
 
-def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
+def ends(low: float, high: float, metric: str, margin: float) -> str:
     """Return the ends of the interval of a difference as :func:`signed` writes them, such as "-0.03 to +0.25".
 
     An end has as many decimals as it needs to lie on the same side of 0 and of ± ``margin``, unless this is NaN, as

@@ -339,10 +339,8 @@ def _range(campaign: Campaign, norm: str) -> str:
         return "diverged at every rate"
     widths = np.array([*campaign.scores[norm].values()])
     low, high = significance.interval(widths, claims.ALPHA)
-    least = "at least " * found.at_least
-    return (
-        f"{found.low:.2g} to {found.high:.2g} ({least}{found.width:.2f} octaves, 90 % interval {low:.2f} to {high:.2f})"
-    )
+    width = f"{'at least ' * found.at_least}{found.width:.2f} octaves"
+    return f"{found.low:.2g} to {found.high:.2g} ({width}, 90 % interval {low:.2f} to {high:.2f})"
 
 
 def _final(campaign: Campaign, norm: str) -> str:
