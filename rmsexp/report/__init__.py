@@ -1,8 +1,4 @@
-"""Reports about runs, from their records alone. Nothing here imports torch, so a report can be made on a laptop.
-
-A *series* is a norm with the options that were changed, such as "prms+p=0.5". In one setting, the runs of a series
-differ in the seed alone.
-"""
+"""Reports about runs, from their records alone. Nothing here imports torch, so a report can be made on a laptop."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Names, order and units of norms, series and metrics, shared by all tables and figures.
 
-A series is a norm with the options that were changed, such as "prms+p=0.5".
+A series is a norm with the options that were changed, such as "prms+p=0.5". Its runs in one setting differ in the seed.
 """
 
 from collections.abc import Iterable

@@ -29,8 +29,6 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     :func:`rmsexp.records.frames.comparable.rank`. LayerNorm itself and models without norm are left out.
     The column ``too_wide`` marks savings whose intervals are wider than ``WIDEST``, so that they do not set the range
     of the axis; if all intervals are, none is marked. Settings in which no timing has ``FEWEST_ROUNDS`` come last.
-
-    ``timings``: see :func:`rmsexp.records.frames.timing_records.load`.
     """
     best: dict[tuple[object, ...], comparable.Comparison] = {}
     for comparison in comparable.comparisons(timings[timings["impl"] == impl]):
@@ -54,8 +52,7 @@ def clock(row: dict[Any, Any]) -> str:
 def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     """Return the chart: a row per task, setting and norm, with our savings and, for eager norms, the paper's.
 
-    Savings that were measured beside other programs, or in few rounds, are grey. Intervals that are wider than
-    ``WIDEST`` do not set the range of the axis: an arrow is at each end beyond it, and their ends are written.
+    At each end beyond the axis of an interval that is too wide is an arrow, and its ends are written.
 
     ``rows``: the :func:`rows` of an implementation. ``timings``: all of them, whose machines are counted.
     """

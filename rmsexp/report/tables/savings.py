@@ -118,10 +118,7 @@ def _listed_record(record: dict[Any, Any], saved: str, left_out: str) -> dict[st
 
 
 def of_record(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one record as text, with the paper's savings where they are comparable.
-
-    ``timings``: rows of :func:`rmsexp.records.frames.timing_records.load`.
-    """
+    """Return the rows of one record as text, with the paper's savings where they are comparable."""
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
     published = paper.select(task, "saving_vs_ln")  # of whole training steps with eager norms, against LayerNorm
     rows = []
