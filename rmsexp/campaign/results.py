@@ -20,7 +20,8 @@ from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, Metric, com
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
-from rmsexp.records.frames.load import DAMAGE, number
+from rmsexp.records.frames.load import DAMAGE
+from rmsexp.records.record import number
 from rmsexp.rules import claims, measures, pairs, seeds, selection
 
 # The paper's claim about pRMSNorm: (claim, a, b). Campaigns before 28 November 2026 do not make it. It is decided from

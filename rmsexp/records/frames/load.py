@@ -18,8 +18,7 @@ from rmsexp.config.schema import expanded, flatten
 from rmsexp.records import record
 from rmsexp.records.frames.names import FLOAT32, norm_of
 from rmsexp.records.frames.time_states import run_state
-from rmsexp.records.record import IDENTITY
-from rmsexp.records.record import number as number
+from rmsexp.records.record import IDENTITY, number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST

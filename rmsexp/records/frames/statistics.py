@@ -11,7 +11,7 @@ returned as a pandas Series, whose index is the run's folder.
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -78,13 +78,13 @@ def near_chance(records: Records, values: pd.Series) -> set[str]:
     return {str(series) for series, mean in means.items() if sign * (mean - level) < NEAR_CHANCE * room}
 
 
-def headline(reported: Target) -> Literal["final", "best"]:
-    """Return which evaluation is a run's result: "best" on the selection split, or "final", at the common step.
+def is_final(reported: Target) -> bool:
+    """Return whether a run's result is :func:`final_metric`, not :func:`best_metric`.
 
-    It is "final" if the selection split is also the reported split. To choose the best evaluation on the reported split
-    would be too optimistic. It is also "final" for runs that get a score.
+    It is for runs that get a score, and if the selection split is also the reported split: to choose the best
+    evaluation there would be too optimistic.
     """
-    return "final" if reported.scored or reported.selection == reported.split else "best"
+    return reported.scored or reported.selection == reported.split
 
 
 def final_label(reported: Target, plain: str = "last") -> str:
@@ -182,6 +182,5 @@ def best_metric(records: Records, step: int | None, split: str | None = None, me
 def headline_metric(
     records: Records, step: int | None, split: str | None = None, metric: str | None = None
 ) -> pd.Series:
-    """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
-    result = final_metric if headline(target(records)) == "final" else best_metric
-    return result(records, step, split, metric)
+    """Return each run's result: :func:`final_metric` if :func:`is_final`, else :func:`best_metric`."""
+    return (final_metric if is_final(target(records)) else best_metric)(records, step, split, metric)

@@ -183,7 +183,7 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
             spread = "; ± is the standard deviation over seeds" if records.runs["seed"].nunique() > 1 else ""
             best = f"evaluation with the best {names.metric_label(target.metric)} on {target.selection}"
             last = statistics.final_label(target, "last evaluation")
-            yield f"values of the {last if statistics.headline(target) == 'final' else best}{spread}"
+            yield f"values of the {last if statistics.is_final(target) else best}{spread}"
         yield from caveats.caveats(records)
     if found.comparison is not None:
         yield TIME_NOTE

@@ -88,11 +88,10 @@ def timing_table(
         shared = comparison.rows.iloc[0][["impl", "machine", "processor", "threads"]].to_dict()
         for record in comparison.records.to_dict("records"):
             listed.add(record["folder"])
-            ratios = {names.without_impl(series): ratio for series, ratio in record["ratios"].items()}
+            ratios = {names.without_impl(series): ratio._asdict() for series, ratio in record["ratios"].items()}
+            ratios.pop("ln", None)
             saved = [
-                f"{names.label(name)} {formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)}"
-                for name, ratio in ratios.items()
-                if name != "ln"
+                f"{names.label(name)} {formats.saving(*timing_records.saving(ratio))}" for name, ratio in ratios.items()
             ]
             rows.append(_listed_record(record | shared, ", ".join(saved), record["left_out"]))
     left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}

@@ -30,10 +30,9 @@ def table(records: Records) -> pd.DataFrame:
     """Return one row per series and number of the paper for its norm and the target metric on an evaluated split.
 
     Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
-    in percent are fractions. ``value``: our mean over seeds of the runs' results
-    (:func:`rmsexp.records.frames.statistics.headline`); NaN if all runs diverged or failed. ``n``: the number of runs
-    in the mean, which neither diverged nor failed, of ``seeds`` runs. ``paper``: the paper's number. ``difference``:
-    ours minus the paper's; NaN if the data are not the same.
+    in percent are fractions. ``value``: our mean over seeds of the runs' results (:func:`.headline_metric`); NaN if all
+    runs diverged or failed. ``n``: the number of runs in the mean, which neither diverged nor failed, of ``seeds``
+    runs. ``paper``: the paper's number. ``difference``: ours minus the paper's; NaN if the data are not the same.
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
@@ -59,8 +58,7 @@ def table(records: Records) -> pd.DataFrame:
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     """Return the table as text, with differences only if ours are on the paper's data."""
     (factor, unit), metric = names.scale_and_unit(target.metric), target.metric
-    is_final = statistics.headline(target) == "final"
-    result = statistics.final_label(target) if is_final else f"best on {target.selection}"
+    result = statistics.final_label(target) if statistics.is_final(target) else f"best on {target.selection}"
     difference = "minus paper" + " (points)" * bool(unit)
     rows = [
         {
