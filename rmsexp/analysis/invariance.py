@@ -5,7 +5,6 @@ Shapes: W ``(N_OUT, N_IN)``; the data set ``(EXAMPLES, N_IN)``, which is a singl
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,6 @@ TRANSFORMATIONS: dict[str, Transformation] = {
 }
 
 
-@cache
 def norm(series: str) -> Norm:
     """Return the norm of a series, such as "rms" or "rms+gain=false", with eps = 0, as in the paper's section 4."""
     # a task without options of its own for norms

@@ -78,7 +78,8 @@ def write(
     table = verdicts.table(campaigns)
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
     atomic.write_atomic(folder / "rates.csv", markup.csv(verdicts.rates(campaigns)))
-    times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
+    decided = [campaign for campaign in campaigns if not campaign.undecided]
+    times = {str(campaign.path): found for campaign in decided if (found := timed(campaign, records, timings))}
     numbers = verdicts.newest(table, campaigns)
     charts = _charts(campaigns, numbers, records, times)
     for name, chart in charts.items():
@@ -90,7 +91,6 @@ def write(
         tuned[title] = verdicts.readable_rates(campaign)
     notes = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
     notes += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.note_on_rates, table.to_dict("records")))
-    decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
         notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
     if left_out:
