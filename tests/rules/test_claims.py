@@ -47,9 +47,12 @@ def runs(difference: float, **changed: float) -> tuple[list[float], list[float]]
 )
 def test_outcomes(test: str, difference: float, outcome: str) -> None:
     found = verdict(claim(test), *runs(difference))
-    a, b = np.array(runs(difference))
-    expected = stats.ttest_rel(a, b).confidence_interval(0.9)
+    differences = np.subtract(*runs(difference))
+    expected = stats.ttest_1samp(differences, 0).confidence_interval(0.9)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
+    sides = zip(found.claim.bounds, ("greater", "less"), strict=True)
+    tests = [stats.ttest_1samp(differences, bound, alternative=side) for bound, side in sides]
+    assert found.p == pytest.approx(max(each.pvalue for each in tests if not math.isnan(each.pvalue)))
     assert found.outcome == outcome
     assert found.difference == pytest.approx(difference)
     assert (found.p < 0.05) == (outcome == "supported")
@@ -122,12 +125,15 @@ def test_a_verdict_says_whether_a_is_better_or_worse_than_b() -> None:
 
 
 def test_equal_differences() -> None:
-    same = [1.0, 2.0, 3.0]
-    assert verdict(claim("equivalence"), same, same).outcome == "supported"
-    assert verdict(claim("superiority"), same, same).outcome == "inconclusive"
-    assert verdict(claim("superiority"), [2.0, 3.0, 4.0], same).outcome == "supported"
-    assert verdict(claim("equivalence"), [2.0, 3.0, 4.0], same).outcome == "inconclusive"  # exactly the margin
-    assert verdict(claim("equivalence"), [3.0, 4.0, 5.0], same).outcome == "refuted"
+    for test, difference, outcome, p in (
+        ("equivalence", 0, "supported", 0),
+        ("superiority", 0, "inconclusive", 1),
+        ("superiority", 1, "supported", 0),
+        *(("equivalence", by, "inconclusive", 1) for by in (1, -1)),  # exactly the margin
+        ("equivalence", 2, "refuted", 1),
+    ):
+        found = verdict(claim(test), [seed + difference for seed in (1.0, 2.0, 3.0)], [1.0, 2.0, 3.0])
+        assert (found.outcome, found.p, found.low, found.high) == (outcome, p, difference, difference)
 
 
 def test_fewer_than_two_pairs_are_inconclusive() -> None:
