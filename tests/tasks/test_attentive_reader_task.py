@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from helpers.cases import some
 from helpers.reading_and_retrieval import make
-from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from helpers.tasks import shake, steps_of, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -79,13 +78,6 @@ def alone(split: Examples, i: int) -> Batch:
     passage, question = (torch.from_numpy(sequences[i].astype("int64"))[None] for sequences in texts)
     masks = [torch.ones_like(words).bool() for words in (passage, question)]
     return Batch(passage, masks[0], question, masks[1], torch.tensor([int(split.answers[i])]))
-
-
-# Batches
-
-
-def test_batches_follow_from_seed_and_step() -> None:
-    assert_batches_follow_from_seed_and_step(partial(make, "attentive_reader"))
 
 
 @pytest.mark.usefixtures("numbered")

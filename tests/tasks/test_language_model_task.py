@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.language_models import make
-from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from helpers.tasks import shake, steps_of, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,10 +35,6 @@ def numbered(*overrides: str, size: int = 100) -> Any:
 
 
 # --- sequences
-
-
-def test_batches_follow_from_seed_and_step() -> None:
-    assert_batches_follow_from_seed_and_step(make, lambda batch: [batch])
 
 
 def test_an_epoch_has_each_token_at_most_once_as_a_target() -> None:

@@ -3,14 +3,13 @@
 import dataclasses
 import math
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.reading_and_retrieval import make
-from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from helpers.tasks import shake, steps_of, train
 from torch import Tensor
 
 from rmsexp.data import Source
@@ -57,13 +56,6 @@ def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def images_of(batch: order_embedding.Batch) -> list[int]:
     return batch.features.argmax(1).tolist()
-
-
-# Batches
-
-
-def test_batches_follow_from_seed_and_step() -> None:
-    assert_batches_follow_from_seed_and_step(partial(make, "order_embedding"))
 
 
 @pytest.mark.usefixtures("numbered")

@@ -1,11 +1,12 @@
 """The configs of the tasks: the eps that norms take from them, and the published results in their headers."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import language_models, reading_and_retrieval, translation_tasks
-from helpers.tasks import task_and_model
+from helpers.tasks import assert_batches_follow_from_seed_and_step, task_and_model
 from torch import Tensor
 
 from rmsexp import config, tasks
@@ -94,27 +95,35 @@ def test_a_batch_larger_than_the_data_is_refused(task: str, size: int, data_root
         task_and_model(f"task={task}", f"batch_size={size}", f"data.root={data_root}")
 
 
-# --- initial weights
+# --- batches and initial weights
+
+
+@pytest.fixture
+def words(data_root: Path, text_root: Path, small_synthetic_data: None) -> dict[str, list[str]]:  # noqa: ARG001
+    """Return the command line of each task, with a small model."""
+    return {
+        "cifar10": ["task=cifar10", "model.width=0.05", "batch_size=8", f"data.root={data_root}"],
+        "language_model": list(language_models.TINY),
+        **{name: [*translation_tasks.tiny(name), f"data.root={text_root}"] for name in translation_tasks.TASKS},
+        **{name: reading_and_retrieval.tiny(name) for name in reading_and_retrieval.TASKS},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [*TASKS, "transformer batching=toolkit"])
+def test_batches_follow_from_seed_and_step(line: str, words: dict[str, list[str]]) -> None:
+    task, *more = line.split()
+    parts = (lambda batch: [batch]) if task == "language_model" else iter
+    assert_batches_follow_from_seed_and_step(partial(task_and_model, *words[task], *more), parts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_all_norms_start_from_the_same_weights_which_the_seed_decides(
-    task: str,
-    data_root: Path,
-    text_root: Path,
-    small_synthetic_data: None,  # noqa: ARG001
-) -> None:
+def test_all_norms_start_from_the_same_weights_which_the_seed_decides(task: str, words: dict[str, list[str]]) -> None:
     """Norms that CIFAR-10 initialises in another way are bn, wn and mean_only_bn, see its config."""
-    words = {
-        "cifar10": ["task=cifar10", "model.width=0.05", f"data.root={data_root}"],
-        "language_model": list(language_models.TINY),
-        **{name: [*translation_tasks.tiny(name), f"data.root={text_root}"] for name in translation_tasks.TASKS},
-        **{name: reading_and_retrieval.tiny(name) for name in reading_and_retrieval.TASKS},
-    }[task]
 
     def weights(norm: str, seed: int) -> dict[str, Tensor]:
-        _, model = task_and_model(*words, f"norm={norm}", f"seed={seed}")
+        _, model = task_and_model(*words[task], f"norm={norm}", f"seed={seed}")
         parameters = {key: value for key, value in model.named_parameters() if not key.endswith((".gain", ".bias"))}
         return {key: value for key, value in parameters.items() if ".norm." not in key and ".cell." not in key}
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import draw
-from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of
+from helpers.tasks import shake, steps_of
 from helpers.translation_models import RAGGED, TARGETS, batch_of, pairs
 from helpers.translation_tasks import TASKS, TRAIN, make
 from torch import Tensor
@@ -44,14 +43,6 @@ def pairs_of(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 def longer_sides(batch: Batch) -> list[int]:
     return [max(len(source), len(target)) for source, target in pairs_of(batch)]
-
-
-# Batches
-
-
-@pytest.mark.parametrize("words", [["rnnsearch"], ["transformer"], ["transformer", "batching=toolkit"]])
-def test_batches_follow_from_seed_and_step(text_root: Path, words: list[str]) -> None:
-    assert_batches_follow_from_seed_and_step(partial(make, text_root, *words))
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
