@@ -186,10 +186,7 @@ class Recording:
 @pytest.mark.parametrize("name", ["none", "ln", "rms"])
 @pytest.mark.parametrize("dropout", [False, True], ids=["evaluation", "dropout"])
 def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> None:
-    """Logits and gradients equal those of the formulas.
-
-    Dropout is applied only to the inputs of the four LSTMs and to the readout.
-    """
+    """Dropout is applied only to the inputs of the four LSTMs and to the readout."""
     model, batch, noise = make(NORMS[name]), batch_of(), Recording()
     logits = model(batch, noise) if dropout else model(batch)
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]

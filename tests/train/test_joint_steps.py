@@ -173,8 +173,6 @@ def test_the_fast_sum_is_equal_up_to_rounding_and_the_same_in_all_processes(word
 
 
 CPU = torch.device("cpu")
-
-
 EVERY = dict.fromkeys(EDGES, 10)
 
 
@@ -222,6 +220,15 @@ def test_a_difference_between_the_processes_is_named(key: str) -> None:
         started(**DIFFERENCES[key])
 
 
+def bare_trainer(group: Any, **attributes: Any) -> Any:
+    """Return a trainer without a run, of which only what the tests below read is set."""
+    made: Any = Trainer.__new__(Trainer)
+    made._group, made._writer, made._contention = group, SimpleNamespace(), Contention(CPU)
+    made._interrupt, made._recent = Interrupt(), []
+    vars(made).update(attributes)
+    return made
+
+
 def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_process_0() -> None:
     """The slowest one took most time for data and training; its warm-up does not count. Process 0 writes."""
     clocks = [
@@ -231,10 +238,8 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
     ]
 
     def collect(group: Any) -> dict[str, float]:
-        trainer: Any = Trainer.__new__(Trainer)
-        trainer.clock, trainer._recent = Clock(clocks[group.rank]), []
-        trainer.state, trainer._first_step, trainer._first_seconds = State(step=9), 7, 1.0
-        trainer._group = group
+        trainer = bare_trainer(group, clock=Clock(clocks[group.rank]), state=State(step=9))
+        trainer._first_step, trainer._first_seconds = 7, 1.0
         trainer._collect()
         return trainer.clock.seconds
 
@@ -245,11 +250,8 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
 def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes meet before the first step after it, outside of every bucket of the clock."""
     seconds: list[dict[str, float]] = []
-    trainer: Any = Trainer.__new__(Trainer)
-    trainer.clock = Clock()
-    trainer._group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)), stop=None)
-    trainer.state, trainer._interrupt = State(step=6), Interrupt()
-    trainer._contention, trainer._recent = Contention(CPU), []
+    group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)), stop=None)
+    trainer = bare_trainer(group, clock=Clock(), state=State(step=6))
     trainer._stepper = SimpleNamespace(device=CPU)
     monkeypatch.setattr(Trainer, "_batches", lambda *_: None)
     monkeypatch.setattr(Trainer, "_update", lambda _, step, __: seconds.append({"step": step}))
@@ -275,8 +277,7 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
     times: list[tuple[int, int]], state: str, waited: float | None
 ) -> None:
     def report(group: Any) -> dict[str, Any]:
-        trainer: Any = Trainer.__new__(Trainer)
-        trainer._group, trainer._writer, trainer._contention = group, SimpleNamespace(), Contention(CPU)
+        trainer = bare_trainer(group)
         trainer._contention._ran, trainer._contention._waited = times[group.rank]
         trainer._compare_contention()
         return trainer._writer.contention
@@ -287,9 +288,7 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "_train", Mock(side_effect=Diverged(3)))
-    trainer: Any = Trainer.__new__(Trainer)
-    trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "disturbed"}, own])
-    trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()
+    trainer = bare_trainer(SimpleNamespace(size=2, gather=lambda own: [own | {"state": "disturbed"}, own]))
     with pytest.raises(Diverged):
         trainer.run()
     assert trainer._writer.contention["state"] == "disturbed"

@@ -27,8 +27,6 @@ def test_the_paper_s_schedule_decays_per_epoch_in_the_second_half(within: int) -
         values = schedule.at(500 * epoch + within)
         expected = 1.0 if epoch <= 100 else (200 - epoch) / 100
         assert values == {"lr": pytest.approx(expected, abs=1e-12), "beta1": 0.9 if epoch < 100 else 0.5}
-    for epoch, factor in ((100, 1.0), (101, 0.99), (199, 0.01)):
-        assert schedule.at(500 * epoch + within)["lr"] == pytest.approx(factor, abs=1e-12)
 
 
 @pytest.mark.parametrize("after", [0, 1, 500, 10**6])

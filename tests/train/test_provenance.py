@@ -83,10 +83,7 @@ print(faults_of_the_last_step())
 
 
 def test_kept_memory_avoids_page_faults_in_later_steps() -> None:
-    """With kept memory, the last step has less than a tenth of the page faults.
-
-    A step allocates 74 MiB, which are 18,944 pages of 4 KiB.
-    """
+    """A step allocates 74 MiB, which are 18,944 pages of 4 KiB."""
     printed = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True).stdout
     before, after = map(int, printed.split())
     if platform.libc_ver()[0] == "glibc":
