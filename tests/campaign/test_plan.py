@@ -246,14 +246,6 @@ FINAL = {"min_seeds": 4, "max_seeds": 4}
 ENDS = "+schedule.steps=20+schedule.warmup=2", "+schedule.steps=80+schedule.warmup=8"
 
 
-def with_ladder(folder: Path) -> Question:
-    """Return a campaign of a task whose schedule has a warm-up."""
-    runs = {"task": "transformer", "scale": "demo", "norm.impl": "eager"}
-    tune = {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}, "by": "valid loss"}
-    final = FINAL | {"score": "test loss"}
-    return ask(folder, runs=runs, tune=tune, final=final, ladder=LADDER, claims=[SLOPE], rules=3)
-
-
 def loss(job: Job) -> float:
     """Return a loss. RMSNorm loses 0.3 more with each doubling of the steps."""
     doublings = math.log2(int(job.norm.partition("steps=")[2].partition("+")[0]) / 20)
@@ -263,7 +255,10 @@ def loss(job: Job) -> float:
 
 
 def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = with_ladder(tmp_path)
+    runs = {"task": "transformer", "scale": "demo", "norm.impl": "eager"}  # its schedule has a warm-up
+    tune = {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}, "by": "valid loss"}
+    final = FINAL | {"score": "test loss"}
+    asked = ask(tmp_path, runs=runs, tune=tune, final=final, ladder=LADDER, claims=[SLOPE], rules=3)
     monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "0"})
     asked.register()
     rounds = do(asked, loss)

@@ -25,10 +25,6 @@ def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]
     }
 
 
-def encoded(texts: dict[str, list[Words]]) -> Captions:
-    return encode(texts, {split: np.eye(len(lines) // 5, 3) for split, lines in texts.items()}, silent)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -44,7 +40,8 @@ def test_words_are_lower_case_letters_and_digits(text: str, words: str) -> None:
 
 def test_vocabulary_of_train_and_valid_is_sorted_by_frequency_then_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captions, "VOCABULARY_IMAGES", 1)
-    found = encoded(splits("b b c/a", "c c c c/d|f", "e a/a"))
+    texts = splits("b b c/a", "c c c c/d|f", "e a/a")
+    found = encode(texts, {split: np.eye(len(lines) // 5, 3) for split, lines in texts.items()}, silent)
     # frequencies in train: b 2, c 1, a 4; in the first image of valid: c 4, d 4
     assert found.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
     assert [list(caption) for caption in found.splits["train"].captions][:2] == [[5, 5, 2, EOS], [3, EOS]]

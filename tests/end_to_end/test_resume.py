@@ -155,9 +155,20 @@ OTHERS += [("transformer", "norm=bn batching=toolkit decoding.search=toolkit")]
 def test_runs_of_other_tasks_continue_after_a_crash_and_sigterm(
     task: str, words: str, text_root: Path, tmp_path: Path
 ) -> None:
-    """They stop in different epochs."""
+    """They stop in different epochs: after one step, and then four steps later, of six."""
     root = text_root if task in translation_tasks.TASKS else tmp_path
-    stopping.assert_stopping_changes_nothing([*TASKS[task], *words.split(), f"data.root={root}"], tmp_path)
+    line = [*TASKS[task], *words.split(), f"data.root={root}", *stopping.EDGES, "max_steps=6"]
+    whole, stopped = (config.job([*line, f"results={tmp_path / name}"]) for name in ("whole", "stopped"))
+    assert runner.execute(whole).status == "finished"
+    outcomes = []
+    for nth, how in ((2, crash), (5, terminate)):
+        with pytest.MonkeyPatch.context() as patch:
+            stop(patch, "_update", WARMUP + nth, how)
+            outcomes.append(runner.execute(stopped))
+    assert [outcome.status for outcome in outcomes] == ["failed", "interrupted"]
+    assert outcomes[0].step == 1
+    assert runner.execute(stopped).status == "finished"
+    assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
 def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(

@@ -90,23 +90,3 @@ def assert_same(a: Path, b: Path, besides: Sequence[str] = ()) -> None:
         del content["previous.pt"]
         content["files"] = [name for name in content["files"] if name not in ("traceback.txt", *besides)]
     assert disturb.differences(content_a, content_b) == []
-
-
-def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
-    """Check that a run of six steps that crashes after one step, and is terminated later, ends as an undisturbed run.
-
-    It is continued after each stop. ``options``: overrides of the run. ``root``: an empty folder for both results.
-    """
-
-    def execute(name: str) -> runner.Outcome:
-        return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))
-
-    assert execute("whole").status == "finished"
-    with pytest.MonkeyPatch.context() as patch:
-        stop(patch, "_update", WARMUP + 2, crash)
-        assert execute("stopped").step == 1
-    with pytest.MonkeyPatch.context() as patch:
-        stop(patch, "_update", WARMUP + 5, terminate)
-        assert execute("stopped").status == "interrupted"
-    assert execute("stopped").status == "finished"
-    assert_same(root / "whole", root / "stopped")

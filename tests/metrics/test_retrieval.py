@@ -24,12 +24,6 @@ def vectors(images: int, per_image: int) -> tuple[Tensor, Tensor]:
     return F.normalize(drawn[0], dim=1), F.normalize(drawn[1], dim=1)
 
 
-def from_matrix(matrix: Tensor) -> tuple[Tensor, Tensor, Penalty]:
-    """Return captions, images and a penalty function; caption i and image j have the penalty ``matrix[i, j]``."""
-    captions, images = (torch.arange(length, dtype=torch.float64).unsqueeze(1) for length in matrix.shape)
-    return captions, images, lambda c, i: matrix[c[:, 0].long()][:, i[:, 0].long()]
-
-
 # Ranks
 
 
@@ -116,7 +110,8 @@ def test_the_summary_by_hand() -> None:
         matrix[i, torch.arange(12) != i] = torch.arange(1.0, 12.0, dtype=torch.float64)
     summary = {"recall": 16 / 36, "r1": 2 / 12, "r5": 5 / 12, "r10": 9 / 12, "median_rank": 6, "mean_rank": 82 / 12}
     for kind, values in (("image", matrix), ("caption", matrix.T)):
-        results = retrieval(*from_matrix(values))
+        places = torch.arange(12, dtype=torch.float64).unsqueeze(1)  # caption i and image j have penalty values[i, j]
+        results = retrieval(places, places, lambda c, i, of=values: of[c[:, 0].long()][:, i[:, 0].long()])
         assert set(results) == {f"{kind}_{name}" for name in summary for kind in ("image", "caption")}
         assert {name: results[f"{kind}_{name}"] for name in summary} == pytest.approx(summary)
 

@@ -36,28 +36,18 @@ def layer_and_input(name: str, impl: str) -> tuple[nn.Module, Tensor]:
     return fill(make(3, EPS, impl=impl)), draw(*shape)
 
 
-def functional(layer: nn.Module, **options: float) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
-    """Return a layer as a function of its input and parameters, and the parameters' values."""
-    names = [name for name, _ in layer.named_parameters()]
-
-    def output(x: Tensor, *parameters: Tensor) -> Tensor:
-        return func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,), options)
-
-    return output, tuple(parameter.detach() for parameter in layer.parameters())
-
-
 @every
 def test_derivatives_equal_finite_differences(name: str) -> None:
     """This holds for both modes, and for second derivatives."""
     layer, x = layer_and_input(name, "eager")
-    output, parameters = functional(layer, slope=0.1)
-    leaves = [tensor.clone().requires_grad_() for tensor in (x, *parameters)]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, *layer.parameters())]
+
+    def output(x: Tensor, *parameters: Tensor) -> Tensor:
+        named = zip(dict(layer.named_parameters()), parameters, strict=True)
+        return func.functional_call(layer, dict(named), (x,), {"slope": 0.1})
+
     assert torch.autograd.gradcheck(output, leaves, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(output, leaves, check_fwd_over_rev=True)
-
-
-def loss_of(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda x: layer(x).pow(3).sum()
 
 
 # each calls a transform with a layer, its input, and a tangent of the input
@@ -66,7 +56,9 @@ TRANSFORMS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "jvp in no_grad": lambda layer, x, tangent: func.jvp(torch.no_grad()(layer), (x,), (tangent,)),
     "jacrev": lambda layer, x, tangent: func.jacrev(layer)(x),  # noqa: ARG005
     "vmap": lambda layer, x, tangent: func.vmap(layer)(torch.stack([x, tangent])),
-    "vmap of grad": lambda layer, x, tangent: func.vmap(func.grad(loss_of(layer)))(torch.stack([x, tangent])),
+    "vmap of grad": lambda layer, x, tangent: func.vmap(func.grad(lambda row: layer(row).pow(3).sum()))(
+        torch.stack([x, tangent])
+    ),
     "functionalize": lambda layer, x, tangent: func.functionalize(layer)(x + tangent),
 }
 

@@ -99,16 +99,6 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
 # Evaluation
 
 
-@torch.enable_grad()
-def trained_model(*overrides: str) -> tuple[Any, Any]:
-    """Return task and model, in float64 and evaluation mode, after two training steps from large weights."""
-    task, model = make("order_embedding", *overrides)
-    shake(model)
-    model.double()
-    train(task, model, 2)
-    return task, model.eval()
-
-
 def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
     """Return the vectors of captions and of images, each computed in a batch of one."""
     tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
@@ -141,7 +131,11 @@ def test_evaluation_by_hand(
     of the batches of images over which the loss is computed.
     """
     monkeypatch.setattr(order_embedding, "ENCODED_AT_ONCE", 5)
-    task, model = trained_model(f"norm={norm}", *words)
+    task, model = make("order_embedding", f"norm={norm}", *words)
+    shake(model)
+    with torch.enable_grad():
+        train(task, model.double(), 2)
+    model.eval()
     results, source = task.evaluate(model), scenes.scenes(TRAIN, VALID, TEST).load(lambda _: None).splits
     assert list(results) == ["valid", "test"]
     for name, folds, batches in (("valid", [range(sizes[0])], parts[0]), ("test", sizes[1], parts[1])):

@@ -210,4 +210,3 @@ def test_a_continued_run_replaces_tensorboard_s_values_after_its_checkpoint(tmp_
 
 def test_scalars_omit_values_that_are_not_finite() -> None:
     assert loggers.scalars(make_row(3, None, "test")) == {"test/time": 6.0}
-    assert loggers.scalars(make_row(3, 0.5)) == {"train/loss": 0.5, "train/time": 6.0}
