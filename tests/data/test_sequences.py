@@ -136,8 +136,6 @@ def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]]
     assert all(batch.dtype == np.int64 for batch in batches)
 
 
-# Arrays of a batch
-
 sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda ids: np.array(ids, np.int32)), min_size=1)
 
 

@@ -17,8 +17,6 @@ import rmsexp
 from rmsexp.records import record
 from rmsexp.train import checkpoint
 
-# --- failures after a run has begun
-
 
 def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -106,9 +104,6 @@ def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
     assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=8").err
 
 
-# --- damaged checkpoints, a full disk
-
-
 @pytest.mark.parametrize(
     ("module", "name", "status_written"),
     [
@@ -136,9 +131,6 @@ def test_a_run_continues_after_a_full_disk(
     assert done.status == 0
     assert "continuing at step 4" in done.err
     assert_same_end(bench, undisturbed)
-
-
-# --- divergence
 
 
 def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(

@@ -19,9 +19,6 @@ def main(main: Main, text_root: Path) -> Main:
     return partial(main, f"data.root={text_root}")
 
 
-# Mistakes
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -37,9 +34,6 @@ def main(main: Main, text_root: Path) -> Main:
 )
 def test_a_value_that_does_not_fit_the_text_ends_the_run(main: Main, words: list[str], message: str) -> None:
     main(*tiny("rnnsearch"), *words).assert_failed(message)
-
-
-# Users' text
 
 
 @pytest.fixture

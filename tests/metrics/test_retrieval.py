@@ -24,9 +24,6 @@ def vectors(images: int, per_image: int) -> tuple[Tensor, Tensor]:
     return F.normalize(drawn[0], dim=1), F.normalize(drawn[1], dim=1)
 
 
-# Ranks
-
-
 def sorted_places(matrix: np.ndarray, per_image: int) -> tuple[list[int], list[int]]:
     """Return the rank of each caption's image and of each image's best caption, by sorting; ties are not allowed."""
     image_ranks = [np.argsort(row).tolist().index(i // per_image) + 1 for i, row in enumerate(matrix)]
@@ -81,9 +78,6 @@ def test_ties_count_with_their_mean_over_all_orders(images: int, per_image: int,
         assert rank == pytest.approx(mean_place(matrix[:, j].tolist(), matching))
 
 
-# NaN
-
-
 @EITHER
 def test_nan_captions_rank_last_and_change_no_other(penalty: Penalty) -> None:
     captions, image_vectors = vectors(9, 5)
@@ -96,9 +90,6 @@ def test_nan_captions_rank_last_and_change_no_other(penalty: Penalty) -> None:
     finite = captions.isfinite().all(1).numpy()
     assert (image_ranks[~finite] == 5).all()  # all nine images tie: the mean rank is 5
     close(image_ranks[finite], ranks(penalties(captions.nan_to_num(1.0), image_vectors, penalty), 5)[0][finite])
-
-
-# Summaries
 
 
 def test_the_summary_by_hand() -> None:

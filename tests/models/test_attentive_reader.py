@@ -51,8 +51,6 @@ def gradients(model: nn.Module, logits: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad((logits * draw(*logits.shape, seed=5)).sum(), list(model.parameters()))
 
 
-# --- sites and sizes
-
 LSTMS = ("passage.forward", "passage.backward", "question.forward", "question.backward")
 NORMALISED = [f"{lstm}.{part}" for lstm in LSTMS for part in ("gates_x", "gates_h", "cell")]
 OPTIONAL = ["attention.key", "attention.query", "readout.context", "readout.question", "readout.passage"]
@@ -90,9 +88,6 @@ def test_number_of_parameters_of_the_paper_s_model(name: str) -> None:
     assert parameters(model) == 34_319_350 + PARAMETERS[name]
 
 
-# --- initial values
-
-
 def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> AttentiveReader:
     """Return an initialised model whose sizes are all different, so that no weight is square by coincidence."""
     model = AttentiveReader(NORMS[name], 90, width=24, dropout=DROPOUT)
@@ -127,9 +122,6 @@ def test_weights_of_equal_shape_begin_equal_with_shared_init_and_are_otherwise_d
     blocks = torch.stack([weight.flatten() for weight in apart.values() if weight.shape == (24, 24)])
     assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # correlations of matrices of 576 elements
     assert not torch.equal(drawn["embedding"], apart["embedding"])
-
-
-# --- the forward pass, written plainly
 
 
 def states_of(
@@ -197,12 +189,9 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
     close(gradients(model, logits), gradients(model, expected))
 
 
-# --- padding and batches
-
-
 @pytest.mark.parametrize("name", some(READERS, READERS.keys() - TWINS))
 def test_padding_has_no_part_in_training(name: str) -> None:
-    """In training, words on padding and the amount of padding change no logit, running statistic or gradient."""
+    """Neither words on padding nor the amount of padding change a logit, running statistic or gradient."""
     results = []
     for padding, more in (("some", 0), ("other", 3)):
         model = make(READERS[name])

@@ -31,9 +31,6 @@ def captions() -> list[Tensor]:
     return [torch.randint(1, WORDS, (length,), generator=generator) for length in LENGTHS]
 
 
-# Vectors
-
-
 def test_vectors_are_in_float32_under_autocast() -> None:
     model = fill(OrderEmbedding(NORMS["rms"], WORDS, FEATURES, embedding=E, hidden=H)).float()
     with torch.autocast("cpu", torch.bfloat16):
@@ -58,9 +55,6 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
     y = features @ weight_of(model.image).T + model.image.bias
     close(model.images(features), (y / y.square().sum(1, keepdim=True).sqrt()).abs())
     assert (model.image.reparametrisation is not None) == (name in ("wn", "mean_only_bn"))
-
-
-# Penalties and loss
 
 
 def test_the_cosine_penalty_is_the_plain_formula() -> None:
@@ -101,9 +95,6 @@ def test_the_loss_is_the_plain_double_sum(margin: float, size: int) -> None:
     close(*(torch.autograd.grad(loss, penalties) for loss in losses))
 
 
-# Sites and sizes
-
-
 def test_the_4_sites() -> None:
     sites = SiteList(name="ln")
     OrderEmbedding(sites, WORDS, FEATURES, embedding=E, hidden=H)
@@ -118,9 +109,6 @@ def test_number_of_parameters_of_the_paper_s_model(name: str, vectors: int) -> N
     with torch.device("meta"):
         model = OrderEmbedding(NORMS[name], 10_000, 4096, embedding=300, hidden=1024)
     assert parameters(model) == 11_265_728 + vectors * 6 * 1024
-
-
-# Initial values
 
 
 def assert_uniform(values: Tensor, bound: float) -> None:

@@ -34,9 +34,6 @@ def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tenso
     return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
 
 
-# --- against torch
-
-
 def in_torch_order(unit: Any) -> dict[str, Tensor]:
     """Return the parameters with torch's names and order of gates.
 
@@ -87,8 +84,6 @@ def test_without_norm_two_directions_are_torch_s(unit: Unit, options: dict[str, 
         unit_gradients = torch.autograd.grad(list(learnt.values()), list(layer.parameters()), back)
         close(gradients(both[real], layer, *leaves), (*unit_gradients, *torch_gradients[-len(leaves) :]))
 
-
-# --- against plain formulas
 
 Normalise = Callable[[Any, Tensor, int], Tensor]  # (layer, input, time step) -> output
 State = list[Tensor]
@@ -211,9 +206,6 @@ def test_batch_norm_learns_the_statistics_of_each_step(
     assert all(layer.count.tolist() == counts for layer in layers)
 
 
-# --- sequences, masks, directions
-
-
 @KINDS
 @UNITS
 def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
@@ -233,9 +225,6 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
     close(ours(x), expected)
     for i, part in enumerate(initial_of(unit)):
         assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
-
-
-# --- effective weights are computed once per sequence
 
 
 @pytest.mark.parametrize(("unit", "maps"), [(GRU, 4), (LSTM, 2)])

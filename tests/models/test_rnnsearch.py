@@ -23,8 +23,6 @@ from rmsexp.train.randomness import stream
 E, H = 3, 4
 
 
-# --- sites and sizes
-
 GRU_PARTS = ("gates_x", "gates_h", "candidate_x", "candidate_h")
 GRUS = ("encoder.forward", "encoder.backward", "decoder.first", "decoder.second")
 NORMALISED = [
@@ -48,9 +46,6 @@ def test_number_of_parameters_of_the_paper_s_model(name: str, vectors: int) -> N
     with torch.device("meta"):
         model = RNNSearch(NORMS[name], 32_000, 32_000, embedding=512, hidden=1024)
     assert parameters(model) == 66_635_520 + vectors * 31_232
-
-
-# --- initial values
 
 
 def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
@@ -112,9 +107,6 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
         assert (parameter == start).all(), key
 
 
-# --- padding and batches
-
-
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     """Statistics exclude padding. Keys have one over all source positions, recurrences and readout one per step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
@@ -142,9 +134,6 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     # Step 5 has two sentences, fewer than min_examples.
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
-
-
-# --- initial weights that suit any width, and weight norm that starts from the drawn weights
 
 
 SIZES = {"source_size": 300, "target_size": 400, "embedding": 48, "hidden": 96}

@@ -56,9 +56,6 @@ def make(name: str, **sizes: int) -> RNNSearch:
     return RNNSearch(NORMS[name], **sizes, tied=False, score_bias=True)  # type: ignore[arg-type]
 
 
-# --- the formulas
-
-
 class Theano:
     """The parameters of a model under the code's names, and its formulas."""
 
@@ -185,9 +182,6 @@ def test_a_tied_output_matrix_is_the_target_embedding() -> None:
     tied.load_state_dict({key: value for key, value in untied.state_dict().items() if key != "output_weight"})
     untied.get_parameter("output_weight").data = untied.target_embedding.data
     close(tied(batch), untied(batch))
-
-
-# --- initial values
 
 
 @pytest.mark.parametrize("init", [None, "lecun_normal"])

@@ -38,9 +38,6 @@ def make(norm: norms.Norm, **other: Any) -> Any:  # a Transformer; Any, because 
     return fill(Transformer(norm, SOURCES, TARGETS, sizes(**other)))
 
 
-# --- sites and sizes
-
-
 MAPS = ("attention.joint", "attention.output", "feed_forward.up", "feed_forward.down")
 TO_SOURCE = ("to_source.query", "to_source.key", "to_source.value", "to_source.output")
 
@@ -70,9 +67,6 @@ def test_number_of_parameters_of_the_base_model(name: str, vectors: int, pre_nor
     assert parameters(model) == 76_876_288 + vectors * 512 * (32 if pre_norm else 30)
 
 
-# --- initial values
-
-
 def test_initial_values_at_base_sizes() -> None:
     model = Transformer(NORMS["none"], 300, 200, sizes(width=512, inner=2048, layers=1, heads=8))
     config = SimpleNamespace(seed=0, model=model.sizes)
@@ -93,8 +87,6 @@ def test_initial_values_at_base_sizes() -> None:
     assert model.embedding_bias.abs().max() < 0.07655
     assert model.embedding_bias.std().item() == pytest.approx(0.0765 / math.sqrt(3), rel=0.05)
 
-
-# --- layers against torch's
 
 MASK = torch.arange(5) < torch.tensor([5, 1, 3, 4]).unsqueeze(1)
 CAUSAL = torch.ones(4, 4, dtype=torch.bool).triu(1)
@@ -182,9 +174,6 @@ def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     close(*results)
 
 
-# --- embeddings and positions
-
-
 @pytest.mark.parametrize("start", [0, 7])
 def test_positions_are_sines_then_cosines(start: int) -> None:
     encodings = positions(start, 4, 512, torch.zeros((), dtype=torch.float64))
@@ -217,9 +206,6 @@ def test_the_output_matrix_is_the_target_embedding() -> None:
     close(logits, left[0][batch.target_mask] @ model.target_embedding.T)
 
 
-# --- masks and batches
-
-
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     """Mean and variance are over all real positions together, because the Transformer has no recurrence."""
     model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
@@ -232,9 +218,6 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
         close(site.running_mean, x[mask].mean(0, keepdim=True))
         close(site.running_var, x[mask].var(0, keepdim=True))
         assert site.count.tolist() == [1]
-
-
-# --- dropout
 
 
 def test_the_places_of_dropout() -> None:
@@ -271,9 +254,6 @@ def test_dropout_in_the_sublayers() -> None:
     noise, sublayer = StreamNoise(0, "a"), draw(4, 5, W, seed=2)
     expected = layer.fed.norm(x + StreamNoise(0, "a").dropout(sublayer, 0.4))
     close(layer.fed.leave(x, sublayer, MASK, noise), (expected, None))
-
-
-# --- gradients
 
 
 @PRE

@@ -91,9 +91,6 @@ def test_fused_norms_refuse_forward_mode_and_second_derivatives(name: str) -> No
         torch.autograd.grad(layer(leaf).sum(), leaf, create_graph=True)
 
 
-# --- recurrences
-
-
 def dual(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with forward_ad.dual_level():
         return call(forward_ad.make_dual(x, x))

@@ -141,9 +141,6 @@ def test_a_pool_is_sorted_by_length_longest_first(numbered: Examples) -> None:
     assert lengths != sorted(lengths, reverse=True)
 
 
-# The objective
-
-
 def test_the_objective_is_the_mean_of_its_plain_formula_and_the_loss_is_in_nats() -> None:
     """The probabilities of the answers go from 1 down to one that is 0 in float32."""
     task, _ = make("attentive_reader")
@@ -172,9 +169,6 @@ def test_the_answer_unknown_word_is_an_error() -> None:
     objective = task.objective(lambda *_: logits, Batch(*batch[:4], answers), StreamNoise(0))
     assert objective.sums["error"] == 4
     assert objective.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # three wrong predictions, a loss of 20 each
-
-
-# Evaluation
 
 
 class Recorder(nn.Module):
@@ -237,9 +231,6 @@ def test_batch_norm_evaluates_with_the_statistics_that_are_chosen(norm: str) -> 
         assert task.evaluate(model)["valid"] == pytest.approx(running, rel=1e-5)
         assert published.evaluate(other)["valid"] == pytest.approx(batch, rel=1e-5)
     assert task.notes["batch norm"].startswith("error and loss use the statistics that norm.eval selects")
-
-
-# Chance
 
 
 def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,6 @@ def test_layer_norm_of_two_logits_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "by_role", *words, "norm.default=ln", "norm.roles={output: none}")
 
 
-# Batches
-
-
 def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Path) -> None:
     task, _ = make(data_root, "rms", "batch_size=64")
     assert task.steps_per_epoch == TRAIN // 64 == 78
@@ -67,9 +64,6 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
         epochs.append(order)
     assert epochs[0] != epochs[1]
     assert set(epochs[0]) != set(epochs[1])  # other images are left over at the end
-
-
-# Objective and evaluation
 
 
 @pytest.mark.parametrize("norm", ["rms", "bn", "none"])
@@ -130,9 +124,6 @@ def test_memory_formats_compute_the_same(data_root: Path, norm: str) -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-2, atol=1e-4, msg=name)
-
-
-# Initialisation and optimiser
 
 
 @pytest.mark.parametrize("norm", ["wn", "none"])

@@ -96,9 +96,6 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
     assert len(set(map(int, first))) == PER_IMAGE  # all captions of image 0 are drawn, too
 
 
-# Evaluation
-
-
 def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
     """Return the vectors of captions and of images, each computed in a batch of one."""
     tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
@@ -159,9 +156,6 @@ def test_evaluation_by_hand(
         assert 0 < results[name]["image_recall"] < 1
 
 
-# Folds
-
-
 @pytest.mark.parametrize(("fold", "ranked"), [("null", TEST), ("6", 6), ("99", TEST)])
 def test_test_images_that_do_not_fill_a_fold_are_reported(fold: str, ranked: int) -> None:
     task, _ = make("order_embedding", f"data.fold={fold}")
@@ -171,9 +165,6 @@ def test_test_images_that_do_not_fill_a_fold_are_reported(fold: str, ranked: int
     line = f"the last {TEST % ranked} test images do not fill a fold of {ranked} and are not ranked"
     assert messages == ([line] if TEST % ranked else [])
     assert task.notes[record.WORDS] == digest_of_words(scenes.WORDS)
-
-
-# The optimiser
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,6 @@ def test_a_bound_that_no_micro_batch_fills_half_is_refused(text_root: Path) -> N
         make(text_root, "transformer", "batching=toolkit", "tokens=100000")
 
 
-# Evaluation
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     corpus = phrases.phrases(TRAIN, 16, 16)
@@ -192,9 +189,6 @@ def test_references_that_are_longer_than_translations_can_be_are_counted(text_ro
 def test_evaluation_with_statistics_of_the_batch_is_refused(text_root: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"^norm\.eval=batch"):
         make(text_root, name, "norm=bn", "norm.eval=batch")
-
-
-# The paper's setting
 
 
 def test_the_papers_rnnsearch_in_theano() -> None:

@@ -205,9 +205,6 @@ def test_modules_that_an_own_module_imports_belong_to_it(tmp_path: Path, monkeyp
         monkeypatch.delitem(sys.modules, name)
 
 
-# --- the device
-
-
 @pytest.fixture
 def seen_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let torch see a GPU, and restore what the set-up changes."""

@@ -57,9 +57,6 @@ def runs_one_operator(layer: Normaliser, x: Tensor, addend: Tensor) -> bool:
     return any(event.name == "rmsexp::add_normalise" for event in profile.function_events)
 
 
-# --- values and gradients
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("name", "shape"),
@@ -106,9 +103,6 @@ def test_layouts(name: str, layout: str) -> None:
         assert all(result.stride() == strided.stride() for result in layer.add(strided, dense))
 
 
-# --- derivatives
-
-
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
 @pytest.mark.parametrize("needed", ["x", "addend", "parameters", "x and parameters"])
 def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str) -> None:
@@ -129,9 +123,6 @@ def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str) -> 
     torch.testing.assert_close(by_call[0][1], by_call[1][1], rtol=1e-10, atol=1e-10)
 
 
-# --- an addend of lower precision
-
-
 @pytest.mark.parametrize(
     "dtypes",
     [(torch.float64, torch.float32), (torch.float32, torch.bfloat16), (torch.float32, torch.float16)],
@@ -144,9 +135,6 @@ def test_an_addend_of_lower_precision(name: str, dtypes: tuple[torch.dtype, torc
     x = OPERANDS["transposed batch"]().to(dtypes[0])
     assert runs_one_operator(layer, x, addend)
     assert_equals_the_two_apart(layer, x, addend, *(draw(2, 3, 10, seed=seed).to(dtypes[0]) for seed in (7, 8)))
-
-
-# --- when the two are computed apart
 
 
 APART: dict[str, tuple[Callable[[], Normaliser], Tensor, Tensor]] = {  # the layer, x and addend

@@ -170,9 +170,6 @@ def test_statistics_of_more_units_than_there_are(name: str) -> None:
             call(name, {**arguments, **change})
 
 
-# --- layers
-
-
 @pytest.mark.parametrize("unit", [GRU, LSTM])
 def test_recurrences_refuse_an_input_without_time(unit: type[GRU]) -> None:
     with pytest.raises(ValueError, match="time"):

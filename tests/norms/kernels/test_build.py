@@ -81,9 +81,6 @@ def cached_files(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
 
 
-# --- the library is built once
-
-
 def test_the_library_is_built_once_and_cached(
     compiler: Compiler, loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,9 +130,6 @@ def test_one_of_several_concurrent_loads_builds(compiler: Compiler, loaded: list
     assert len(compiler.calls()) == len(SOURCES) + 1
 
 
-# --- the compiler
-
-
 def test_cxx_may_be_a_command_of_several_words(
     compiler: Compiler, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,9 +139,6 @@ def test_cxx_may_be_a_command_of_several_words(
     assert loaded
     for version in (True, False):
         assert all(call[:2] == ["g++", "-m64"] for call in compiler.calls(version=version))
-
-
-# --- folders that others can change
 
 
 @pytest.mark.usefixtures("compiler")
@@ -169,9 +160,6 @@ def test_a_folder_that_others_can_change_is_not_used(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# --- interrupted builds
-
-
 @pytest.mark.usefixtures("loaded")
 def test_a_library_is_linked_elsewhere_and_a_failed_link_leaves_none(compiler: Compiler, tmp_path: Path) -> None:
     listed = f"ls {tmp_path}/cache/* >> {tmp_path}/listed\n"
@@ -182,9 +170,6 @@ def test_a_library_is_linked_elsewhere_and_a_failed_link_leaves_none(compiler: C
     compiler.set_body(VERSION + WRITE)
     assert load_uncached()
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
-
-
-# --- failed builds
 
 
 @pytest.mark.parametrize("damage", ["files in the place of both caches", "the compiler", "the library"])

@@ -87,9 +87,6 @@ def test_rnnsearch_does_not_read_the_source_s_padding() -> None:
     assert all(map(torch.equal, *results))
 
 
-# --- tasks
-
-
 @pytest.mark.parametrize("task", config.options("task"))
 def test_objectives_agree(task: str, words: list[str]) -> None:
     results = []

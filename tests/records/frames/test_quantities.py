@@ -64,9 +64,6 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
     assert quantities.missing(load(tmp_path)) == ""
 
 
-# --- caveats
-
-
 def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
     row = by_series(results).loc["none"]
     assert row["status"] == "1 finished, 1 diverged at step 120"
