@@ -76,10 +76,9 @@ def test_a_config_is_what_hydra_composes(words: list[str]) -> None:
         pytest.param(["norm=none", "optim.lr=0.003"], "cifar10/demo+optim.lr=0.003/none/seed0", id="not the pair's"),
         pytest.param(["norm=prms", "norm.p=0.5"], "cifar10/demo/prms+p=0.5/seed0", id="series"),
         pytest.param(
-            ["norm.axes=[1,2,3]", "batch_size=8"], "cifar10/demo+batch_size=8/rms+axes=1-2-3/seed0", id="both"
-        ),
-        pytest.param(
-            ["model.width=0.5", "batch_size=8"], "cifar10/demo+batch_size=8+model.width=0.5/rms/seed0", id="sorted"
+            ["norm.axes=[1,2,3]", "model.width=0.5", "batch_size=8"],
+            "cifar10/demo+batch_size=8+model.width=0.5/rms+axes=1-2-3/seed0",
+            id="both, sorted",
         ),
         pytest.param(["precision=bfloat16"], "cifar10/demo+precision=bfloat16/rms/seed0", id="precision"),
         pytest.param(["schedule.steps=90"], "cifar10/demo+schedule.steps=90/rms/seed0", id="the schedule's length"),

@@ -53,21 +53,13 @@ def test_hydra_prints_the_config(bench: Bench) -> None:
 # --- mistakes on the command line
 
 
-def config_dir(root: Path) -> Path:
-    """Return a folder of norm configs, each with a mistake."""
-    (root / "norm").mkdir()
-    files = {
-        "missing": "_target_: nowhere.Missing\nname: missing\nimpl: eager\n",
-        "no_norm": "_target_: collections.OrderedDict\nname: no_norm\nimpl: eager\n",
-        "no_class": "name: no_class\n",
-        "a_list": "- 1\n",
-        "broken": "name: [x\n",
-    }
-    for name, content in files.items():
-        (root / f"norm/{name}.yaml").write_text(content)
-    return root
-
-
+CONFIGS_OF_NORMS = {  # the files in DIR, each with a mistake
+    "missing": "_target_: nowhere.Missing\nname: missing\nimpl: eager\n",
+    "no_norm": "_target_: collections.OrderedDict\nname: no_norm\nimpl: eager\n",
+    "no_class": "name: no_class\n",
+    "a_list": "- 1\n",
+    "broken": "name: [x\n",
+}
 # the words of a command line -> what its message must name
 MISTAKES = """
 norm=rmss -> norm=rmss is not known; did you mean rms?
@@ -148,9 +140,11 @@ results=??? -> results has no value
 
 @pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
 def test_a_mistake_is_reported_in_one_line(line: str, bench: Bench, tmp_path: Path) -> None:
-    outside = str(config_dir(tmp_path))
+    (tmp_path / "norm").mkdir()
+    for name, content in CONFIGS_OF_NORMS.items():
+        (tmp_path / f"norm/{name}.yaml").write_text(content)
     words, named = line.split(" -> ")
-    bench(*(outside if word == "DIR" else word for word in words.split())).assert_refused(named)
+    bench(*(str(tmp_path) if word == "DIR" else word for word in words.split())).assert_refused(named)
     assert not bench.results.exists()
 
 

@@ -52,7 +52,6 @@ def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str, make
 @EACH
 @KINDS
 def test_tokens_on_padding_change_nothing_in_training(name: str, make: Make) -> None:
-    """The token id at padded positions changes no logit, gradient or running statistic."""
     model, results = fill(make(NORMS[name])), []
     for padding in (0, 5):
         copied = copy.deepcopy(model).train()

@@ -15,8 +15,7 @@ from rmsexp.models.recurrent import GRU
 
 EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
 ROWS, MAPS = (2, 3), (2, 3, 1, 4)
-Layer = Callable[..., nn.Module]
-LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
+LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "ln": (norms.LayerNorm, ROWS),
     "ln, maps": (partial(norms.LayerNorm, axes=(2, 3)), MAPS),
     "rms": (partial(norms.RMSNorm, bias=True), ROWS),
@@ -28,7 +27,6 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "prms, maps": (partial(norms.RMSNorm, p=0.3, eps_inside=False, axes=(2, 3)), MAPS),
     "l2": (partial(norms.L2Norm, elementwise_affine=False), ROWS),
 }
-every = pytest.mark.parametrize("name", LAYERS)
 
 
 def layer_and_input(name: str, impl: str) -> tuple[nn.Module, Tensor]:
@@ -36,7 +34,7 @@ def layer_and_input(name: str, impl: str) -> tuple[nn.Module, Tensor]:
     return fill(make(3, EPS, impl=impl)), draw(*shape)
 
 
-@every
+@pytest.mark.parametrize("name", LAYERS)
 def test_derivatives_equal_finite_differences(name: str) -> None:
     """This holds for both modes, and for second derivatives."""
     layer, x = layer_and_input(name, "eager")

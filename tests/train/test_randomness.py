@@ -9,18 +9,13 @@ from rmsexp.train.randomness import StreamNoise, choices, drawn_index, permutati
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-STREAM_SEEDS = (7157283324590418078, 4823566900274488176)
-FIRST_ORDER = [1, 6, 0, 8, 7, 9, 5, 3, 2, 4]
-FIRST_CHOICES = [4, 4, 4, 0, 4, 4, 4, 1, 0, 0]
-UNIFORM_DIGEST = "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
-
-
 def test_streams_never_change_between_versions() -> None:
-    assert stream(0, "init", "conv1.weight").initial_seed() == STREAM_SEEDS[0]
-    assert stream(7, "noise", 3, 0).initial_seed() == STREAM_SEEDS[1]
-    assert permutation(10, 0, "order", 0).tolist() == FIRST_ORDER
-    assert choices(10, 5, 0, "captions", 0).tolist() == FIRST_CHOICES
-    assert digest(torch.empty(1000).uniform_(generator=stream(0, "x"))) == UNIFORM_DIGEST
+    assert stream(0, "init", "conv1.weight").initial_seed() == 7157283324590418078
+    assert stream(7, "noise", 3, 0).initial_seed() == 4823566900274488176
+    assert permutation(10, 0, "order", 0).tolist() == [1, 6, 0, 8, 7, 9, 5, 3, 2, 4]
+    assert choices(10, 5, 0, "captions", 0).tolist() == [4, 4, 4, 0, 4, 4, 4, 1, 0, 0]
+    uniform = torch.empty(1000).uniform_(generator=stream(0, "x"))
+    assert digest(uniform) == "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
 
 
 def test_streams_differ_by_every_part_of_their_name() -> None:
