@@ -341,7 +341,7 @@ def simulated() -> str:
 
 
 def missed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the norms and campaigns of simulations that miss ``TARGETS``, with their shares; "no campaign" without any."""
+    """Return the norms and campaigns of simulations that miss ``TARGETS``, with their shares, or "no campaign"."""
     found = []
     for row in rows:
         if row["coverage"] < TARGETS[0] or max(row["wrong"]) > TARGETS[1]:

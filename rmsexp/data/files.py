@@ -170,9 +170,14 @@ def hub_files(
 
 
 def _complete(folder: Path, split: str) -> list[Path]:
-    """Return the files ``<split>-<number>-of-<count>.parquet`` of a split, or none if one of them is missing."""
-    paths = sorted(folder.glob(f"{split}-*-of-*.parquet"))
-    return paths if paths and len(paths) == int(paths[0].stem.rpartition("-")[2]) else []
+    """Return the files ``<split>-<number>-of-<count>.parquet`` of a split, or none if one of them is missing.
+
+    Those of another count, such as of an earlier revision, do not matter.
+    """
+    sets: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob(f"{split}-*-of-*.parquet")):
+        sets.setdefault(path.stem.rpartition("-")[2], []).append(path)
+    return next((paths for count, paths in sets.items() if count == f"{len(paths):05}"), [])
 
 
 def hub_rows(paths: Sequence[Path], read: Callable[[dict[str, Any]], T]) -> Iterator[T]:

@@ -1,6 +1,6 @@
 """Do work in a new process, and return its answer.
 
-This module and ``options`` do not import torch, so that a process whose work does not need it starts quickly.
+This module does not import torch, so that a process whose work does not need it starts quickly.
 """
 
 import json

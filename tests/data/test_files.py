@@ -100,6 +100,8 @@ def test_files_of_the_hub_are_downloaded_once(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     parquet(tmp_path / "mine/raw", "train", ["a", "b"], ["c"])  # test is missing, as after a kill
+    for other in ("test-00000-of-00002", "test-a-of-b"):  # another revision's, and one that is none of the hub's
+        (tmp_path / f"mine/raw/{other}.parquet").touch()
     for _ in range(2):
         train, test = files(tmp_path)
         assert list(hub_rows(train, lambda row: row["text"])) == ["a", "b", "c"]
