@@ -56,14 +56,13 @@ ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 @entry_point
 def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
-    if arguments.name == "check":
-        from rmsexp.commands import summary
+    from rmsexp.campaign import items
+    from rmsexp.commands import summary
 
+    if arguments.name == "check":
         if arguments.plan or arguments.register or arguments.jobs > 1:
             raise config.ConfigError("check only reads records; leave out --plan, --register and --jobs")
         return summary.print_check([Path(word) for word in arguments.words], arguments.ours)
-    from rmsexp.campaign import items
-
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
         words = overrides(arguments.words, arguments.config_dir)
         of_hydra = [word for word in words if config.is_for_sweeps(word)]
@@ -80,8 +79,6 @@ def main(argv: Sequence[str]) -> int:
                     "restore it, or begin anew in another results folder"
                 )
             return 0
-        from rmsexp.commands import summary
-
         if arguments.plan:
             summary.print_plan(asked)
             return 0
