@@ -53,7 +53,6 @@ def sign(mode: str) -> int:
 
 def pair(a: Mapping[int, float], b: Mapping[int, float], seeds: Sequence[int], mode: str) -> Pairs:
     """Return the pairs of the scores ``a`` and ``b``, by seed; ``seeds`` are those that the comparison needs."""
-    orientation = sign(mode)
     groups: dict[tuple[bool, bool] | None, list[int]] = {}
     for seed in seeds:
         there = seed in a and seed in b
@@ -62,5 +61,5 @@ def pair(a: Mapping[int, float], b: Mapping[int, float], seeds: Sequence[int], m
         tuple(groups.get(key, ())) for key in ((False, False), (True, False), (False, True), (True, True), None)
     )
     scores = np.array([(a[seed], b[seed]) for seed in (*finished, *only_a, *only_b)], dtype=float).reshape(-1, 2)
-    oriented = np.where(np.isnan(scores), -np.inf, orientation * scores)
+    oriented = np.where(np.isnan(scores), -np.inf, sign(mode) * scores)
     return Pairs(finished, only_a, only_b, both, missing, oriented)

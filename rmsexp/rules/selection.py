@@ -164,12 +164,11 @@ def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
 
     The keys of ``tried`` are the rates, or stand for them. Rates at which no seed finished are left out.
     """
-    orientation = sign(mode)
     order = {}
     for rate, values in tried.items():
         finished = [value for value in values.values() if not math.isnan(value)]
         if finished:
-            order[rate] = (1 - len(finished) / len(values), -orientation * math.fsum(finished) / len(finished))
+            order[rate] = (1 - len(finished) / len(values), -sign(mode) * math.fsum(finished) / len(finished))
     return sorted(order, key=lambda rate: order[rate])
 
 
