@@ -20,7 +20,6 @@ from rmsexp.report.tables import markup
 from rmsexp.system import atomic
 from rmsexp.system.command_line import Parser, add_own_classes, entry_point
 
-OUT = Path("results/analysis")
 HEADING_WIDTH = 9  # characters to which column headings are wrapped
 
 
@@ -29,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "layers", "bleu", "hidden_stats"):
-        options, out = commands.add_parser(name), OUT / name
+        options, out = commands.add_parser(name), Path("results/analysis", name)
         if name != "hidden_stats":  # whose tables lie in the folders of the runs
             options.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
         if name != "invariance":

@@ -7,8 +7,6 @@ from rmsexp.config import classes
 from rmsexp.config.schema import LARGEST_SEED
 from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform, number
 
-MOST_TOKENS = 1_000_000
-
 
 @entry_point
 def main(argv: Sequence[str]) -> int:
@@ -16,7 +14,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m rmsexp.generate", description=__doc__)
     add_model_arguments(parser, "results/language_model/demo/rms/seed0")
     parser.add_argument("--prompt", default="", help="the text to continue (default: the beginning of a line)")
-    parser.add_argument("--tokens", type=number(int, 1, MOST_TOKENS), default=200, help="number of new tokens (200)")
+    parser.add_argument("--tokens", type=number(int, 1, 1_000_000), default=200, help="number of new tokens (200)")
     temperature_help = "divides the logits; 0 takes the most probable token each time (default: %(default)s)"
     parser.add_argument("--temperature", type=number(float, 0.0), default=1.0, help=temperature_help)
     parser.add_argument("--seed", type=number(int, 0, LARGEST_SEED), default=0, help="seed of the random choices (0)")

@@ -30,7 +30,6 @@ from rmsexp.report.setting_report import SettingReport
 from rmsexp.system import cores
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
-OVERVIEW = "report"
 WandbMode = Literal["offline", "online"]
 MANY = 8  # settings; fewer are written sooner by one process
 
@@ -56,7 +55,7 @@ def run(*folders: Path, out: Path | None = None, wandb: WandbMode | None = None)
         print(f"reading {folder}", flush=True)
         if line := record.left_out(folder, "rmsexp.report"):
             print(line, flush=True)
-    return _write(folders, out or folders[0] / OVERVIEW, wandb)
+    return _write(folders, out or folders[0] / "report", wandb)
 
 
 def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[Path]:
