@@ -108,9 +108,6 @@ def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
     return {}
 
 
-# --- how much a verdict says
-
-
 def strength(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
     """Return what stands beside a verdict of a decided campaign.
 
