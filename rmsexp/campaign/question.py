@@ -57,8 +57,7 @@ class Question(Request):
     @cached_property
     def folder(self) -> Path:
         """The folder of the campaign. Words about the timing are not in its name, because timing decides nothing."""
-        left_out = (*WHERE_AND_HOW, "timing.")
-        words = [word for word in self.typed if not word.startswith(left_out)]
+        words = [word for word in self.typed if not word.startswith((*WHERE_AND_HOW, "timing."))]
         return self.results / "campaigns" / folder_name(self.name, words)
 
     @property

@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     from rmsexp.train.device import set_up_device
 
     results = config.results_folder(arguments.results)
-    threads = "null" if arguments.threads is None else arguments.threads
-    device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
+    device = set_up_device(config.job([f"device={arguments.device}", value_word("threads", arguments.threads)]).config)
     atomic.make_writable(results)  # before measuring
     if not kernels.load():
         raise ReportedError("fused layers cannot be timed without the fused kernels; the notice above says what failed")
