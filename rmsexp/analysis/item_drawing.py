@@ -94,8 +94,8 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
     return pd.concat(tables) if tables else empty, notes
 
 
-def write(asked: Items, item: Item) -> Path:
-    """Draw an item, write its files, and return the path of the Markdown file."""
+def write(asked: Items, item: Item) -> None:
+    """Draw an item, and write its files; the Markdown file is :meth:`.Items.page`."""
     parts = [_part(asked, item, *each) for each in zip(item.groups, asked.groups[item.name], strict=True)]
     sources = item_tables.sources(asked.scale, parts)
     drawn, remarks = _drawn(item, parts, sources)
@@ -109,9 +109,8 @@ def write(asked: Items, item: Item) -> Path:
     elif drawn is not None:
         canvas.write(drawn, stem)
         blocks.append(f"![{item.title}]({item.name}.png)")
-    path = stem.with_suffix(".md")
-    atomic.write_atomic(path, markup.document([*blocks, "\n".join(f"- {note}" for note in notes)]))
-    return path
+    page = markup.document([*blocks, "\n".join(f"- {note}" for note in notes)])
+    atomic.write_atomic(asked.page(item.name), page)
 
 
 def _part(asked: Items, item: Item, group: Group, rows: dict[str, list[Run]]) -> Part:
