@@ -172,7 +172,7 @@ def hub_files(
 def _complete(folder: Path, split: str) -> list[Path]:
     """Return the files ``<split>-<number>-of-<count>.parquet`` of a split, or none if one of them is missing.
 
-    Those of another count, such as of an earlier revision, do not matter.
+    Other files, such as a part of an earlier revision's, are ignored.
     """
     sets: dict[str, list[Path]] = {}
     for path in sorted(folder.glob(f"{split}-*-of-*.parquet")):
