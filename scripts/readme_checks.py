@@ -126,8 +126,9 @@ def neighbours() -> str:
     for path in sorted(REFERENCE.glob("*/checks/planted_neighbours[0-9]/check.json")):
         record = read_json(path)
         counts = {kind: f"{each['marked']} of {each['runs']}" for kind, each in record["results"]["summary"].items()}
-        beside = "{same_core} beside a process on the same core, {memory} beside one that reads memory".format(**counts)
-        parts.append(f"{plain(record['session']['device'])}: {beside}, and {counts['quiet']} quiet ones")
+        beside = "{same_core} beside a process on the same core, {other_core} beside one on the other, {memory} beside "
+        beside = f"{beside}one that reads memory, and {{quiet}} quiet ones".format(**counts)
+        parts.append(f"{plain(record['session']['device'])}: {beside}")
     return f"Runs that were marked, on {'; on '.join(parts)}."
 
 
@@ -192,8 +193,8 @@ def against_itself() -> str:
     supported = sum(each["outcome"] == claims.SUPPORTED for each in found)
     within, wider = sum(each["contains_zero"] for each in found), sum(not each["against_zero"] for each in found)
     return (
-        f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own, equality was "
-        f"supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in {wider}."
+        f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own at one rate, "
+        f"equality was supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in {wider}."
     )
 
 
