@@ -194,7 +194,8 @@ def against_itself() -> str:
     within, wider = sum(each["contains_zero"] for each in found), sum(not each["against_zero"] for each in found)
     return (
         f"In {len(found)} comparisons of RMSNorm with itself, each with {seeds} seeds of its own at one rate, "
-        f"equality was supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in {wider}."
+        f"equality was supported in {supported}; the 90 % interval contained 0 in {within}, and the 95 % interval in "
+        f"{wider}."
     )
 
 
