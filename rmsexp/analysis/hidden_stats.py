@@ -10,7 +10,6 @@ from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.report.tables.markup import Table
 from rmsexp.tasks import rnnsearch
-from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.step import autocast
 from rmsexp.work import trained
 
@@ -59,15 +58,12 @@ def analyse(runs: Sequence[Path]) -> list[Table]:
 
     The statistics are of the run's best checkpoint, computed on the validation set.
 
-    Raises: config.ConfigError if a folder is not a run of task=rnnsearch; data.DataError, ValueError and OSError if a
-    run cannot be loaded.
+    Raises: config.ConfigError if a folder is not a run of task=rnnsearch; CheckpointError, data.DataError, ValueError
+    and OSError if a run cannot be loaded.
     """
     device, tables = torch.device("cpu"), []
     for run in runs:
-        try:
-            task, model, step = trained.load(run, rnnsearch.Task, device, print)
-        except CheckpointError as error:
-            raise ValueError(str(error)) from None
+        task, model, step = trained.load(run, rnnsearch.Task, device, print)
         with autocast(task.config.precision, device):
             table = hidden_stats(model, task.held_out_batches(task.text.held_out["valid"]))
         title = f"{run}, the model of step {step}, on the validation set"

@@ -24,6 +24,7 @@ from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import OURS, PAPER
 from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
+from rmsexp.system.command_line import REPORTED
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 
@@ -85,7 +86,7 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
     for run in found.records.runs.to_dict("records"):
         try:
             (table,) = hidden_stats.analyse([Path(run["folder"])])
-        except (ValueError, OSError) as error:
+        except REPORTED as error:
             notes.append(f"without {run['folder']}: {error}")
             continue
         positions = table.numbers["position"].astype(str)

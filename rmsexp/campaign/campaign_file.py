@@ -5,7 +5,6 @@ come from others. The config in ``configs/campaign`` defines the campaign (:clas
 overridden on the command line.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -192,11 +191,6 @@ def commit_of(git: Mapping[str, Any], code: object) -> str:
 def find(root: Path) -> list[Path]:
     """Return the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
     return record.find(root, f"campaigns/*/{FILE}")
-
-
-def digest(rules: dict[str, Any]) -> str:
-    """Return the digest of a campaign's rules, which are plain values."""
-    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
 def changed_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -119,7 +119,7 @@ def _registered(campaign: Campaign) -> Iterator[str]:
     if stored is None or stored.rules is None or campaign.registered is None:
         yield f"{campaign_file.REGISTRATION} is missing"
         return
-    if len({stored.digest, campaign.registered.digest, campaign_file.digest(stored.rules)}) > 1:
+    if len({stored.digest, campaign.registered.digest, record.digest_of_values(stored.rules)}) > 1:
         yield f"the digests in {campaign_file.REGISTRATION}, in {campaign.path.name} and of the registered rules differ"
     if (stored.date, stored.commit) != (campaign.registered.date, campaign.registered.commit):
         yield f"the dates or commits of registration in {campaign_file.REGISTRATION} and {campaign.path.name} differ"

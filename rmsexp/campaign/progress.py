@@ -137,7 +137,7 @@ def read(results: Path) -> Overview:
         try:
             campaigns.append(read_campaign(path, runs))
         except Exception as error:  # a file may be strange in many ways
-            problems.append(str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}")
+            problems.append(str(error) if str(path) in str(error) else f"{path}: {error!r}")
     return Overview(results, campaigns, list(runs.values()), problems)
 
 

@@ -261,7 +261,7 @@ class Question(Request):
             stored = campaign_file.registration(self.folder)
             if stored is None:
                 rules = self.rules()
-                stated = {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules}
+                stated = {"digest": record.digest_of_values(rules), "date": clock.now(), "rules": rules}
                 atomic.write_json(path, stated | now)
                 return path
         commit, own = (str(name).removesuffix("+") for name in (stored.commit, now["commit"]))

@@ -46,10 +46,10 @@ def on_campaign(campaign: Campaign) -> list[str]:
         lines.append(f"its final runs and its registration come from {len(commits)} commits: {listed}")
     if any(name.endswith("+") for name in code):
         lines.append(UNCOMMITTED)
-    if campaign.tuning_runs:
+    if campaign.is_tuned and campaign.tuning_runs:
         stated = ", ".join(f"{key}={value}" for key, value in campaign.tuning_runs.items())
         lines.append(f"its rates were chosen with {stated}")
-    if campaign.score.split == campaign.tuned_by.split:
+    if campaign.is_tuned and campaign.score.split == campaign.tuned_by.split:
         lines.append(f"its claims are about the examples by which its rates were chosen ({campaign.score.split})")
     if len(data := {result.data for result in judged}) > 1:
         listed = ", ".join(sorted(digest[:SHORT] for digest in data))
@@ -80,7 +80,7 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
     return lines + [
         f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
         for norm in norms
-        if (found := campaign.ranges.get(norm)) is not None and found.at_least
+        if norm in campaign.open_ranges
     ]
 
 

@@ -204,7 +204,7 @@ class Campaign(CampaignFile):
             return {}
         if not self.is_tuned:
             return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], uncertainty=0.0))
-        if not self.seeds.tune or self.tuning.runs:
+        if self.tuning.runs:
             return {}
         choices = dict(self.tuning.choices)
         for arms in self.arms.values():  # between the ends of a ladder; no rate if an end has none
@@ -428,7 +428,7 @@ def load_all(*roots: Path, problems: list[str]) -> list[Campaign]:
             assert campaign.verdicts is not None  # computed now: a file may be strange in many ways
             loaded.append(campaign)
         except Exception as error:  # the other campaigns are reported
-            reason = str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}"
+            reason = str(error) if str(path) in str(error) else f"{path}: {error!r}"
             problems.append(f"campaign left out: {reason}")
     count = Counter(campaign.name for campaign in loaded)
     for at, campaign in enumerate(loaded):

@@ -238,9 +238,11 @@ class RunFolder:
         """
         self.lock.check()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        metrics = read_regular(self.metrics_path) if status in ENDED and self.metrics_path.exists() else b""
-        content |= {"run": run, "checkpoint": checkpoint, "metrics": _extent(metrics) if status in ENDED else None}
-        atomic.write_json(self.status_path, content | {"digest": _digest(content)})
+        content |= {"run": run, "checkpoint": checkpoint, "metrics": None}
+        if status in ENDED:
+            self.metrics_path.touch()  # a run that diverged at its first step has no rows
+            content["metrics"] = _extent(read_regular(self.metrics_path))
+        atomic.write_json(self.status_path, content | {"digest": digest_of_values(content)})
 
     def read_status(self) -> StatusContent:
         """Return the content of ``status.json``, with "interrupted" instead of "running" if no process holds the lock.
@@ -257,7 +259,7 @@ class RunFolder:
     def _stored_status(self) -> StatusContent:
         status = read_typed(self.status_path, StatusContent)
         digest = status.pop("digest", None)
-        if (digest is not None or "metrics" in status) and digest != _digest(status):
+        if (digest is not None or "metrics" in status) and digest != digest_of_values(status):
             raise ValueError(f"{self.status_path} has changed since it was written: its digest is another")
         return status
 
@@ -364,7 +366,8 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST else math.nan
 
 
-def _digest(content: Mapping[str, object]) -> str:
+def digest_of_values(content: Mapping[str, object]) -> str:
+    """Return the digest of a mapping of plain values, such as a status or a campaign's rules."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -352,3 +352,7 @@ def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
     campaign = asked.update()
     assert "its rates were chosen with schedule.steps=40" in campaign.remarks
     assert campaign_results.load(campaign.path) == campaign
+    final = {"min_seeds": 2, "max_seeds": 2, "score": "valid image_recall"}
+    untuned = ask(tmp_path / "one", tune=tune | {"over": {"optim.lr": [1.0e-3]}}, final=final, rules=None)
+    do(untuned, recall_by_rate)
+    assert not [line for line in untuned.update().remarks if "rates" in line]

@@ -13,6 +13,7 @@ from rmsexp.campaign.asked import folder_name, overrides
 from rmsexp.campaign.question import Question
 from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
+from rmsexp.records import record
 from rmsexp.system.command_line import ReportedError
 
 OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
@@ -166,7 +167,7 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
         ask(tmp_path, claims=[EQUAL | {"margin": 4}]).rules(),
         ask(tmp_path, runs=RUNS | {"batch_size": 5}).rules(),
     ]
-    assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 5
+    assert len({record.digest_of_values(rules) for rules in (first.rules(), *others)}) == 5
 
 
 @pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])
@@ -224,7 +225,7 @@ def test_the_registration_is_written_once(asked: Question, tmp_path: Path, monke
     asked.register()  # new results are uncommitted changes, too
     assert (asked.folder / campaign_file.REGISTRATION).read_text() == before
     found = asked.registered()
-    assert found[:4] == (campaign_file.digest(asked.rules()), OWN["commit"], found.date, None)
+    assert found[:4] == (record.digest_of_values(asked.rules()), OWN["commit"], found.date, None)
     assert asked.update().registered == found
 
 

@@ -153,6 +153,8 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
         ({"grid": [0.001, math.nan]}, "grid[1]"),
         ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "tune"),
         ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 10**9}}, "needed"),
+        ({"seeds": {"tune": [], "min_seeds": 8, "max_seeds": 8, "needed": 8}}, "one seed"),
+        ({"grid": [0.001, 0.003]}, "an octave apart"),
         ({"rules": 4}, "rules"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better"),
         ({"claims": [BETTER | {"one_sided": True}]}, "one_sided"),
@@ -161,7 +163,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
 def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
     tmp_path: Path, changes: dict[str, Any], place: str
 ) -> None:
-    path = Campaign(changes=changes).write_file(tmp_path)
+    path = Campaign(changes=changes).write(tmp_path)
     Campaign(name="whole").write_file(tmp_path)
     problems: list[str] = []
     assert [campaign.name for campaign in campaign_results.load_all(tmp_path, problems=problems)] == ["whole"]

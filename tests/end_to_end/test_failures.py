@@ -133,6 +133,15 @@ def test_a_run_continues_after_a_full_disk(
     assert_same_end(bench, undisturbed)
 
 
+def test_a_run_that_diverges_at_its_first_step_has_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    not_finite_at(monkeypatch, 0)
+    words = ("evaluation=validation", "data.validation=8", "schedule.steps=40")
+    assert bench(*words).status == 0
+    again = bench(*words)
+    assert again.status == 0
+    assert again.out.startswith("already diverged at step 0")
+
+
 def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ class Campaign:
         norms, grid = tuple(self.level), tuple(self.grid)
         metrics = {"tuned_by": Metric("valid", self.metric), "score": Metric("test", self.metric)}
         rules = {"claims": [asdict(claim) for claim in claims], "norms": norms, "grid": grid, **metrics}
-        registered = Registration(campaign_file.digest(rules), self.commits[0], "2026-11-22T00:00:00+00:00")
+        registered = Registration(record.digest_of_values(rules), self.commits[0], "2026-11-22T00:00:00+00:00")
         atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered._replace(rules=rules)._asdict())
         file = CampaignFile(
             name=self.name,

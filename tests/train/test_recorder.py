@@ -18,6 +18,7 @@ from rmsexp.config import ConfigError
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.load import options
 from rmsexp.records.record import RunFolder
+from rmsexp.report.plots import setting_curves
 from rmsexp.report.tables import summary
 from rmsexp.system import clock
 
@@ -117,6 +118,15 @@ def test_an_accuracy_is_a_fraction_and_a_loss_has_no_unit(tmp_path: Path) -> Non
     assert [(one.metric, one.unit) for one in quantities.named(records)] == [("accuracy", "%"), ("loss", "")]
     units = [quantities.unit_of_difference(records, metric) for metric in ("accuracy", "loss")]
     assert units == ["points", ""]
+
+
+def test_an_epoch_that_is_logged_is_drawn_like_any_value(tmp_path: Path) -> None:
+    with rmsexp.Recorder("mine", "rms", results=tmp_path) as recorder:
+        for step in (1, 2):
+            recorder.log(step, loss=1.0 / step, epoch=step / 2)
+    records = compare.load(tmp_path)
+    panels = setting_curves.chart(records, quantities.recorded(records)).panels
+    assert [list(panel.marks[-1].y) for panel in panels[::2]] == [[1.0, 0.5], [0.5, 1.0]]
 
 
 def test_a_run_that_was_killed_hides_no_quantity_of_others(tmp_path: Path) -> None:

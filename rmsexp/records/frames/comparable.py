@@ -222,8 +222,8 @@ def precision(name: object) -> str:
 
 
 def threads(number: float) -> str:
-    """Return the number of threads for headings; NaN is an unknown number."""
-    return "1 thread" if number == 1 else "unknown threads" if math.isnan(number) else f"{number:.0f} threads"
+    """Return the number of threads for headings."""
+    return "1 thread" if number == 1 else f"{number:.0f} threads"
 
 
 def replication(comparison: Comparison) -> str:

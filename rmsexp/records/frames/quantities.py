@@ -58,7 +58,8 @@ def recorded(records: Records) -> list[Quantity]:
 
 def values(records: Records, quantity: Quantity) -> pd.DataFrame:
     """Return the rows of the metrics that have a value of a quantity; its metric's column has the unscaled value."""
-    columns = ["folder", "series", "step", "time", "epoch", quantity.metric]
+    # each once: a Recorder may log epoch
+    columns = [*dict.fromkeys(("folder", "series", "step", "time", "epoch", quantity.metric))]
     rows = records.metrics.reindex(columns=columns)[records.metrics["split"] == quantity.split]
     return rows.dropna(subset=quantity.metric)
 
