@@ -54,7 +54,7 @@ DOCKET = (
     ),
     Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2, with QK-norm", PLACED),
     Dispute("QK-norm widens the stable range of rates", ARXIV("2309.14322"), NO_VALUE, WIDER),
-    Dispute("re-centring is redundant, however long the training", ARXIV("2409.12951"), NO_VALUE, UNCHANGED),
+    Dispute("re-centring does not begin to help as training grows", ARXIV("2409.12951"), NO_VALUE, UNCHANGED),
 )
 
 
