@@ -80,10 +80,10 @@ def compared(root: Path = QUALITY) -> list[Compared]:
     """Return each two norms of a claim with a margin, in campaigns below ``root`` that tried rates an octave apart.
 
     These are simulated by all rules. Campaigns of later rules that are decided and compare the same norms on the same
-    task follow; they are simulated by all rules but ``octaves``.
+    task follow; they are simulated by all rules but ``octaves``. Ladders, whose scores are slopes, are not simulated.
     """
     loaded = campaign_results.load_all(root, problems=[])
-    decided = [each for each in loaded if each.is_tuned and not each.undecided]
+    decided = [each for each in loaded if each.is_tuned and not each.undecided and not each.ladder]
     found: dict[tuple[str, ...], Compared] = {}
     for campaign in sorted(decided, key=lambda each: each.rules):
         old = campaign.rules == campaign_file.OCTAVE_RULES

@@ -50,6 +50,7 @@ def test_norms_in_a_sweep_cannot_have_options(others: str) -> None:
         ("scale=large", r"task=cifar10 has no scale=large \(one of demo, medium, paper, small\)"),
         ("norm=ln,rms", "names several values"),
         ("optim={foo: 1}", r"optim\.foo is not known"),
+        ("+optm.lr=1", r"optm is not known; did you mean optim\.lr\?"),
         ("device=gpu", "write device=cuda"),
     ],
 )

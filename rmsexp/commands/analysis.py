@@ -14,6 +14,7 @@ from pathlib import Path
 import rich
 from rich import box
 from rich import table as rich_table
+from rich.markup import escape as markup_escape
 
 from rmsexp.config import classes
 from rmsexp.report.tables import markup
@@ -57,6 +58,6 @@ def _publish(table: markup.Table, path: Path) -> None:
     for column in table.readable:  # headings are wrapped, also at hyphens, to make tables narrow
         printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
     for row in table.readable.to_numpy().tolist():
-        printable.add_row(*row)
+        printable.add_row(*map(markup_escape, row))  # a path may look like rich's markup
     rich.print(printable)
     print(f"written {path}")

@@ -22,6 +22,7 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
         words = overrides(arguments.words, arguments.config_dir)
         of_hydra = [word for word in words if config.is_for_sweeps(word)]
+        if lost := [word for word in of_hydra if word.lstrip("+").startswith("hydra.launcher.n_jobs=")]:
+            raise config.ConfigError(f"{lost[0]} has no effect on a campaign; use --jobs N")
         words = [word for word in words if word not in of_hydra]
         asked = items.asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
@@ -137,6 +140,8 @@ def _worker(composed: DictConfig) -> None:
             _work(asked, composed.of, f"[{composed.worker + 1}] ")
         except REPORTED as error:
             report(error)
+        except Exception:  # an error of this program; Hydra would report it as its own
+            traceback.print_exc()
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

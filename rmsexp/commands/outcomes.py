@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
     ``swept``: whether it is a run of a sweep, whose end names the command that continues it.
     """
     if outcome.status == "failed":
-        print(f"rmsexp: {outcome.error}", file=sys.stderr)
+        report(outcome.error)
         return
     if outcome.already:
         longer = "; a larger max_steps continues this one" if outcome.status == "finished" else ""

@@ -8,7 +8,6 @@ Committed records (RESULTS/reference) are left out, unless RESULTS is their fold
 import gc
 import multiprocessing
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -28,7 +27,7 @@ from rmsexp.report.campaign_report import CampaignReport
 from rmsexp.report.page import html
 from rmsexp.report.setting_report import SettingReport
 from rmsexp.system import cores
-from rmsexp.system.command_line import Parser, command, entry_point, value_word
+from rmsexp.system.command_line import Parser, brief, command, entry_point, inform, value_word
 
 WandbMode = Literal["offline", "online"]
 MANY = 8  # settings; fewer are written sooner by one process
@@ -103,7 +102,7 @@ def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[
     for number, report in enumerate(reports, 1):
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     for problem in problems:
-        print(f"rmsexp: {problem}", file=sys.stderr)
+        inform(f"rmsexp: {brief(problem)}")
     if wandb is not None:
         _log_to_wandb(wandb, out, verdicts, [*paths, *(report.folder / "curves.png" for report in reports)])
     return paths

@@ -16,7 +16,7 @@ import rmsexp
 from rmsexp import config
 from rmsexp.commands import launch, outcomes
 from rmsexp.config import classes, words
-from rmsexp.system import lock, process
+from rmsexp.system import process
 from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
 
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
@@ -60,9 +60,6 @@ def main(argv: Sequence[str]) -> int:
                 print(f"result  {config.expanded(jobs[0].config.results) / SEARCH_RESULT}")
             return status
         return _sweep(jobs, sweep, folder)
-    except lock.RunLockedError as error:
-        report(error)
-        return 1
     finally:
         os.environ.pop(QUIET, None)
 
@@ -168,7 +165,7 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
             outcomes.show(job, outcome, swept)
         elif outcome.status == "failed":
             report(f"process {rank}: {outcome.error}")
-    except (lock.RunLockedError, ReportedError, OSError) as error:
+    except (ReportedError, OSError) as error:
         report(error)
         status = getattr(error, "exit_status", 1)
     except Exception:  # an error of this program; Hydra would report it as its own

@@ -12,7 +12,7 @@ from rmsexp.commands.status import stage_table, terminal
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic
-from rmsexp.system.command_line import ReportedError, command
+from rmsexp.system.command_line import ReportedError, brief, command
 from rmsexp.work.worker import trial
 
 
@@ -74,13 +74,13 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
             print(f"{path} is refused: {error!r}")
             refused = True
             continue
-        print(f"{campaign.name}: {campaign.question}")
+        print(brief(f"{campaign.name}: {campaign.question}"))
         for what, reasons in found.items():
-            print("\n".join(f"  {what:12}{reason}" for reason in reasons or ["ok"]))
+            print("\n".join(f"  {what:12}{brief(reason)}" for reason in reasons or ["ok"]))
         if "baseline" not in found:
             print(f"  baseline    not checked: {ours} has no decided campaign of the same runs with rms")
         is_refused = any(found.values())
-        print(*lines, f"{campaign.name} {'is refused' if is_refused else consistent}", sep="\n")
+        print(*map(brief, lines), f"{campaign.name} {'is refused' if is_refused else consistent}", sep="\n")
         refused = refused or is_refused
     return int(refused)
 

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp.system.command_line import ConfigError
@@ -32,6 +33,8 @@ def imported(path: str) -> Any:
     Raises: ConfigError if there is no such module or name.
     """
     module, _, name = path.rpartition(".")
+    if not module:
+        raise ConfigError(f"{path} cannot be imported: it names no module; write MODULE.{path}")
     try:
         found = importlib.import_module(module)
         if found not in sources:
@@ -163,7 +166,8 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
         checked_yaml(path)
         try:
             content = OmegaConf.load(path)
-        except YAMLError as error:
+            target = content.get("_target_") if isinstance(content, DictConfig) else None
+        except (YAMLError, OSError, OmegaConfBaseException) as error:  # OSError: no keys and values
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-        if isinstance(content, DictConfig) and "_target_" in content:
-            imported(str(content["_target_"]))
+        if target is not None:
+            imported(str(target))

@@ -311,7 +311,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     except ConfigKeyError as error:
         key = f"{prefix}{error.full_key}"
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
-        raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
+        others = sorted(name for name in known if not f"{name}.".startswith(f"{key}."))
+        raise ConfigError(f"{key} is not known{nearest(key, others)}") from None
     except OmegaConfBaseException as error:
         if not error.full_key and "Cannot merge" in str(error):
             raise ConfigError("a list stands where keys belong, or keys where a list does") from None

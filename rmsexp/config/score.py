@@ -4,7 +4,7 @@ A run with ``evaluation=scored`` or ``evaluation=validation`` is evaluated at ``
 each of them the first ``SAMPLE_EXAMPLES`` validation examples are evaluated, greedily where there is a search. At the
 last ``SCORED`` of them the whole validation split is evaluated, too, and with ``evaluation=scored`` the test splits.
 
-This module imports only the standard library, because the trainer imports it.
+This module itself imports only the standard library.
 """
 
 import math

@@ -158,7 +158,7 @@ def from_folder(folder: Path, root: Path) -> Images:
         }
 
     arrays = cached(root / "images" / key(__file__, digest), read, make)
-    return Images(**arrays, name=folder.name, digest=digest, builtin=False)
+    return Images(**arrays, name=folder.resolve().name, digest=digest, builtin=False)
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:

@@ -254,7 +254,7 @@ def parsed(text: str) -> Question:
     if len(parts) < 5 or not all(parts):
         raise ValueError("it does not have a URL, a passage, a question, an answer and a table of entities")
     _, passage, question, answer, table = parts
-    names = [line.strip().partition(":")[0] for line in table.splitlines()]
+    names = [line.strip().partition(":")[0] for line in table.split("\n")]
     if wrong := [name for name in names if not ENTITY.fullmatch(name)]:
         raise ValueError(f"{wrong[0]!r} in the table of entities is not of the form @entityN")
     words = question.lower().split()

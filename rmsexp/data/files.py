@@ -132,11 +132,10 @@ def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[Non
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock", lambda: inform(f"waiting for another process that downloads {name}")):
             yield
-    except DataError:
-        raise
     except Exception as error:  # the libraries raise many types of errors about network and storage
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{name} is not in {folder}, or damaged, and its download failed ({error or type(error).__name__}).\n"
+            f"{name} is not in {folder}, or damaged, and its download failed ({reason}).\n"
             f"Run `python -m rmsexp.prepare {words} {value_word('data.root', root)}` where there is a network, or put "
             "its files there; scale=demo needs no data."
         ) from None
@@ -223,8 +222,8 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
             ) from None
     try:
         return read(folder)
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError) as error:  # RuntimeError: of sentencepiece
-        raise DataError(f"{folder} cannot be read ({error}).\nDelete this folder; it is then computed again.") from None
+    except (OSError, ValueError, TypeError, LookupError, EOFError, RuntimeError) as error:  # the last: of sentencepiece
+        raise unreadable(folder, error, "Delete this folder; it is then computed again.") from None
 
 
 @contextmanager

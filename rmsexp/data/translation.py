@@ -88,9 +88,10 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
             f"{counts['overlong']:,} {overlong} {options.max_length} subwords; {counts['unknown']:,} unknown subwords"
         )
     if not counts["kept"]:
+        long = f" or is longer than data.max_length={options.max_length}" * (options.overlong == "drop")
         raise DataError(
-            f"No training pair of {corpus.name} is left: each has an empty side or is longer than "
-            f"data.max_length={options.max_length}.\nRaise data.max_length, or repair the text."
+            f"No training pair of {corpus.name} is left: each has an empty side{long}.\n"
+            f"{'Raise data.max_length, or repair' if long else 'Repair'} the text."
         )
     for split in corpus.splits:
         if split != "train":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from rmsexp.system.command_line import ReportedError
 from rmsexp.system.files import check_regular, open_regular
 
 PATIENCE = 0.2  # seconds of trying: is_locked in another process takes a shared lock for a moment
@@ -66,7 +67,7 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-class RunLockedError(RuntimeError):
+class RunLockedError(ReportedError, RuntimeError):
     """Another process holds the lock of this run, or may: the lock file was deleted or replaced."""
 
 

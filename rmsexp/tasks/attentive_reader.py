@@ -151,13 +151,13 @@ class Task(TaskBase):
         super().__init__(config, device, SOURCES[config.data.name](config.data))
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
-        elif not config.test_splits:
-            self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
         self.notes = {"batch norm": "error and loss use the statistics that norm.eval selects"}
 
     def prepare(self, report: Callable[[str], None]) -> None:
         self._cloze: Cloze = self.source.load(report)
         self.held_out = self._cloze.splits
+        if "test" not in self.held_out:
+            self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
         size = len(self._cloze.splits["train"])
         if self.config.batch_size > size:
             raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")

@@ -175,7 +175,7 @@ class Task(TaskBase):
         return {
             "loss": mean,
             "bits_per_byte": nats / math.log(2) / int(tokeniser.lengths[tokens].sum()),
-            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+            "perplexity": math.inf if mean >= 700 else math.exp(mean),
         }
 
     def generate(self, model: nn.Module, prompt: str, count: int, temperature: float, seed: int) -> str:

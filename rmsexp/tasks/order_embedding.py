@@ -17,7 +17,7 @@ from rmsexp.data.files import digest_of_words
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.sequences import cut, even_parts, padded
 from rmsexp.data.synthetic import scenes
-from rmsexp.metrics.retrieval import retrieval
+from rmsexp.metrics.retrieval import CUTOFFS, retrieval
 from rmsexp.models import init
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
@@ -127,7 +127,7 @@ class Task(TaskBase):
     quantities = (
         loss("train", "per pair"),
         loss("valid", "per pair"),
-        *(Quantity("valid", f"image_r{k}", f"image recall@{k}", "%") for k in (1, 5, 10)),
+        *(Quantity("valid", f"image_r{k}", f"image recall@{k}", "%") for k in CUTOFFS),
     )
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -147,7 +147,7 @@ class Task(TaskBase):
             record.WORDS: digest_of_words(self.words),
             "loss": "the sum of the hinge terms of a batch, divided by the number of its matching pairs",
         }
-        self.target = replace(self.target, chance=min(1.0, 16 / 3 / ranked))  # of R@1, R@5 and R@10
+        self.target = replace(self.target, chance=sum(min(1, k / ranked) for k in CUTOFFS) / len(CUTOFFS))
         if left_out := images % ranked:
             report(f"the last {left_out:,} test images do not fill a fold of {ranked:,} and are not ranked")
 

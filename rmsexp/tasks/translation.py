@@ -196,7 +196,7 @@ class TranslationTask(TaskBase):
             sources = [split.pairs.source[i] for i in range(len(split.references))]
             hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
             loss = self._cross_entropy(model, split)
-            perplexity = math.exp(loss) if loss < 700 else math.inf
+            perplexity = math.inf if loss >= 700 else math.exp(loss)
             scores = bleu.score(hypotheses, split.references, self.source.target)
             results[name] = {"loss": loss, "perplexity": perplexity, **scores}
             samples += _samples(name, split.sources, split.references, hypotheses)
@@ -263,11 +263,8 @@ class TranslationTask(TaskBase):
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
         source, source_mask = self._pad([pairs.source[i] for i in indices])
-        targets = [pairs.target[i] for i in indices]
-        target, target_mask = self._pad(targets)
-        longest = target.shape[1]
-        real = np.concatenate([np.arange(len(tokens)) + row * longest for row, tokens in enumerate(targets)])
-        return Batch(source, source_mask, target, target_mask, *self.on_device([real]))
+        target, mask = padded([pairs.target[i] for i in indices], PAD)
+        return Batch(source, source_mask, *self.on_device([target, mask, np.flatnonzero(mask)]))
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> list[Tensor]:
         return self.on_device(padded(sequences, PAD))

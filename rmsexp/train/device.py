@@ -1,4 +1,4 @@
-"""Set up the device of a run, and compile models."""
+"""Set up the device of a run."""
 
 import ctypes
 import inspect

@@ -19,7 +19,7 @@ from rmsexp.records import record
 from rmsexp.system import atomic, process
 from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import pause
-from rmsexp.task import SAMPLE, WHOLE, Extent, MicroBatches, checked, target_value
+from rmsexp.task import SAMPLE, WHOLE, Extent, MicroBatches, TaskError, checked, target_value
 from rmsexp.train import checkpoint, monitor, provenance
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import LostError
@@ -284,6 +284,8 @@ class Trainer:
 
     def _update(self, step: int, batches: MicroBatches) -> StepResult:
         result = self._stepper.take(step, batches)
+        if "loss" not in result.metrics:
+            raise TaskError("the task's objective lacks loss among its sums")
         self.state.metrics = result.metrics
         return result
 
@@ -406,6 +408,8 @@ class Trainer:
             self._writer.save(payload, self.state.step)
 
     def _row(self, split: str, metrics: Mapping[str, float]) -> record.Row:
+        if taken := [name for name in metrics if name in (*record.NO_METRICS, "epoch", "examples")]:
+            raise TaskError(f"{taken[0]} means something else in records; give the metric another name")
         state = self.state
         epoch = round(state.step / self.task.steps_per_epoch, 6)
         progress = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}

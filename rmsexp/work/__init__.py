@@ -1,1 +1,1 @@
-"""Doing runs: one (runner), many (worker); trials of some steps (cost), and trained models (trained)."""
+"""Doing runs: one (runner), many, and trials of some steps (worker); trained models (trained)."""

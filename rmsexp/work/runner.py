@@ -1,7 +1,6 @@
 """Do one run, from its config to its end: data, model, training, record, status; in one process or in several."""
 
 import errno
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -166,7 +165,7 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     try:
         writer.write_status(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
-        print(f"{files.path}: status.json could not be written ({error.strerror})", file=sys.stderr)
+        report(f"{files.path}: status.json could not be written ({error.strerror})")
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
     return outcome

@@ -106,6 +106,10 @@ def test_lines_may_end_as_on_windows() -> None:
     assert cloze.parsed("\r\n".join(LINES)) == cloze.parsed("\n".join(LINES))
 
 
+def test_a_name_of_an_entity_may_contain_any_character() -> None:
+    assert cloze.parsed("\n".join([*LINES, "@entity9:a\u2028b"]))
+
+
 def write_file(path: Path, content: list[str] | bytes = LINES) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else "\n".join(content).encode())

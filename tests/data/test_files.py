@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,12 @@ def test_an_incomplete_download_is_refused(tmp_path: Path, monkeypatch: pytest.M
         files(tmp_path)
 
 
-def test_our_own_errors_pass_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^mine$"), module.downloading("Mine", tmp_path, "", tmp_path):
-        raise DataError("mine")
+@pytest.mark.parametrize(
+    ("error", "reason"), [(TimeoutError(), "TimeoutError"), (OSError("401.\n\nNo file."), "401. No file.")]
+)
+def test_why_a_download_failed_is_said_in_a_line(error: Exception, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(f"({reason}).\n")), module.downloading("x", tmp_path, "", tmp_path):
+        raise error
 
 
 # Stored results

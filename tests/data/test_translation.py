@@ -138,10 +138,11 @@ ONE_SIDED = (["", "a gate"] * 99, ["die Nacht", ""] * 99)
     ("replacements", "text_options", "message"),
     [
         ({}, options(1), r"No training pair of phrases en-de is left"),
-        ({"train": ONE_SIDED}, options(vocabulary=15), r"is left: each has an empty side"),
+        ({"train": ONE_SIDED}, options(vocabulary=15), r"is left: each has an empty side or is longer"),
+        ({"train": ONE_SIDED}, options(vocabulary=15, overlong="cut"), r"is left: each has an empty side\.\nRepair"),
         ({"test": ONE_SIDED}, options(), r"No pair of the test split of phrases en-de can be scored"),
     ],
-    ids=["too long", "one-sided", "held out"],
+    ids=["too long", "one-sided", "one-sided, cut", "held out"],
 )
 def test_split_without_pairs_is_refused(
     replacements: dict[str, Pairs], text_options: TextOptions, message: str, tmp_path: Path

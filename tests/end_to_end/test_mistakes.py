@@ -269,6 +269,7 @@ translate DIR --checkpoint first -> --checkpoint
 translate DIR --norm-class nowhere.Norm -> nowhere.Norm
 translate DIR/nowhere -> name the folder of a run
 campaign table2 --jobs 0 -> --jobs
+campaign table2 --jobs 2 hydra.launcher.n_jobs=4 -> use --jobs
 campaign check DIR --plan -> leave out --plan
 """
 

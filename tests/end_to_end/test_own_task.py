@@ -107,6 +107,8 @@ MISTAKES = [
     (CODE, "class Config(RunConfig):", "class Options(RunConfig):", "spirals has no dataclass Config"),
     (CODE, "return tasks.MicroBatches(", "print(", "the task's batches must return MicroBatches"),
     (CODE, "return tasks.Objective(", "return (", "the task's objective must return Objective"),
+    (CODE, 'Objective(sums["loss"]', 'Objective(sums.pop("loss")', "the task's objective lacks loss among its sums"),
+    (CODE, '"error": (logits', '"epoch": 0 * labels.sum(), "error": (logits', "epoch means something else in records"),
     (CODE, '"error": (logits', '"mistakes": (logits', "error, but for split valid its evaluate returned only loss"),
     ("my/recipe/spirals/demo.yaml", "", "", "task=spirals has no scale=demo (recipe/spirals/demo.yaml)"),
     (CONFIG, "# @package _global_\n", "", "must begin with the line '# @package"),

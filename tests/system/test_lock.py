@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmsexp.system.command_line import ReportedError
 from rmsexp.system.lock import Lock, RunLockedError, is_locked, locked
 
 
@@ -78,7 +79,7 @@ def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, ch
     with lock.held():
         lock.check()
         change(lock.path)
-        with Lock(lock.path, lock.path).held(), pytest.raises(RunLockedError, match="was deleted or replaced"):
+        with Lock(lock.path, lock.path).held(), pytest.raises(ReportedError, match="was deleted or replaced"):
             lock.check()
     lock.check()
 
