@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsexp.data import DataError, Images, Report
+from rmsexp.data import DataError, Images, Report, image_features
 from rmsexp.data.files import cached, downloading, key, sha256_of
-from rmsexp.data.image_features import rgb
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 SMALL_EPS = 1e-3  # below, directions in which training images hardly vary are magnified more than 30 times
@@ -133,7 +132,7 @@ def from_folder(folder: Path, root: Path) -> Images:
     digest = digest_of_folder(folder)
 
     def scaled(path: str) -> np.ndarray:
-        return np.asarray(center_crop(resize(rgb(path), [32]), [32]), np.uint8)
+        return np.asarray(center_crop(resize(image_features.rgb(path), [32]), [32]), np.uint8)
 
     def make(stored: Path) -> None:
         try:
@@ -157,7 +156,7 @@ def from_folder(folder: Path, root: Path) -> Images:
             part: {name: np.load(stored / f"{name}_{part}.npy") for name in ("train", "test")} for part in ("x", "y")
         }
 
-    arrays = cached(root / "images" / key(__file__, digest), read, make)
+    arrays = cached(root / "images" / key(__file__, key(image_features.__file__), digest), read, make)
     return Images(**arrays, name=folder.resolve().name, digest=digest, builtin=False)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
+from rmsexp.data import subwords as encoders
 from rmsexp.data.files import cached, key
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, in_processes
 from rmsexp.data.sequences import Sequences
@@ -66,7 +67,7 @@ def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) ->
     """
     subwords = learnt(corpus, options, root, report)
     splits = list(corpus.splits)
-    code = key(sequences.__file__)
+    code = key(sequences.__file__), key(encoders.__file__)
     name = key(__file__, code, corpus.digest, corpus.source, corpus.target, splits, options, subwords.digest)
     folder = root / "translation" / name
     encoded = cached(folder, partial(_read, splits), lambda new: _write(new, corpus, subwords, options, report))
